@@ -77,9 +77,7 @@ KEYS: tuple[Key, ...] = (
     ),
     Key("database", "database", Path, "a path to a file", "LOCALMEM_DATABASE"),
     Key("models_dir", "models_dir", Path, "a path to a folder", "LOCALMEM_MODELS"),
-    Key(
-        "window", "budget.window", Annotated[int, Field(ge=0)], "a number of tokens, or 0 for the model's own"
-    ),
+    Key("window", "budget.window", Annotated[int, Field(ge=0)], "a number of tokens, or 0 for the model's own"),
     Key("reserve", "budget.reserve", Annotated[int, Field(ge=16)], "a number of tokens, at least 16"),
     Key("warning", "budget.warning", _Share, _SHARE),
     Key("flush", "budget.flush", _Share, _SHARE),
@@ -104,9 +102,7 @@ KEYS: tuple[Key, ...] = (
         Annotated[int, Field(ge=0, le=1024)],
         "a number, or 0 to let a probe choose",
     ),
-    Key(
-        "gpu_layers", "backend.gpu_layers", Annotated[int, Field(ge=-1)], "a number of layers, or -1 for all"
-    ),
+    Key("gpu_layers", "backend.gpu_layers", Annotated[int, Field(ge=-1)], "a number of layers, or -1 for all"),
     Key("temperature", "sampling.temperature", Annotated[float, Field(ge=0, le=5)], "a number from 0 to 5"),
     Key(
         "seed",
@@ -121,9 +117,7 @@ _SECTIONS = frozenset(key.toml.split(".")[0] for key in KEYS if "." in key.toml)
 _NO_FLAGS: Mapping[str, object] = {}
 
 
-def load_settings(
-    *, flags: Mapping[str, object] = _NO_FLAGS, environ: Mapping[str, str] = os.environ
-) -> Settings:
+def load_settings(*, flags: Mapping[str, object] = _NO_FLAGS, environ: Mapping[str, str] = os.environ) -> Settings:
     """The settings in force, each with its origin.
 
     `flags` are fields of `Settings`; one that is None was not given. Raises ConfigError for an unknown key
@@ -132,17 +126,13 @@ def load_settings(
     """
     given_flags = {name: value for name, value in flags.items() if value is not None}
     home, config_file, state_dir, home_origin = _directories(given_flags.pop("home", None), environ)
-    values: dict[
-        str, Any
-    ] = {}  # Any: each value was checked against its key's type, which pyright cannot see
+    values: dict[str, Any] = {}  # Any: each value was checked against its key's type, which pyright cannot see
     origin: dict[str, Origin] = {"home": home_origin, **dict.fromkeys(_BY_FIELD, "default")}
     for name, value in _from_file(config_file).items():
         values[name], origin[name] = value, "config.toml"
     for key in KEYS:
         if key.environment and environ.get(key.environment):
-            values[key.field] = _checked(
-                key, environ[key.environment], place=f"environment {key.environment}"
-            )
+            values[key.field] = _checked(key, environ[key.environment], place=f"environment {key.environment}")
             origin[key.field] = f"environment {key.environment}"
     for name, value in given_flags.items():
         values[name] = _checked(_known(name, _BY_FIELD, place="command line"), value, place="command line")
@@ -209,10 +199,7 @@ def _absolute(path: Path, *, place: str) -> Path:
 def _from_file(config_file: Path) -> dict[str, object]:
     """Fields of `Settings` as config.toml gives them; empty when there is no such file."""
     place = str(config_file)
-    found = (
-        (_known(name, _BY_TOML, place=place), value)
-        for name, value in _flat(_parsed(config_file), place=place)
-    )
+    found = ((_known(name, _BY_TOML, place=place), value) for name, value in _flat(_parsed(config_file), place=place))
     return {key.field: _checked(key, value, place=place) for key, value in found}
 
 
@@ -222,9 +209,7 @@ def _parsed(config_file: Path) -> dict[str, object]:
     except (FileNotFoundError, NotADirectoryError):  # `ensure_home` says what is wrong with the home
         return {}
     except OSError as error:
-        raise ConfigError(
-            f"{config_file} cannot be read: {error.strerror}", "Make it a readable file."
-        ) from error
+        raise ConfigError(f"{config_file} cannot be read: {error.strerror}", "Make it a readable file.") from error
     except UnicodeDecodeError as error:
         line = bytes(error.object[: error.start]).count(b"\n") + 1
         raise ConfigError(f"{config_file} is not UTF-8 text (line {line})", "Save it as UTF-8.") from error
@@ -239,9 +224,7 @@ def _flat(table: Mapping[str, object], *, place: str) -> Iterable[tuple[str, obj
     for key, value in table.items():
         if key in _SECTIONS:
             if not isinstance(value, dict):
-                raise ConfigError(
-                    f"{place}: {key} is a section, not a value", f"Write [{key}] and its keys below."
-                )
+                raise ConfigError(f"{place}: {key} is a section, not a value", f"Write [{key}] and its keys below.")
             section = cast(dict[str, object], value)  # a TOML table's keys are always strings
             yield from ((f"{key}.{name}", inner) for name, inner in section.items())
         else:
@@ -264,7 +247,5 @@ def _checked(key: Key, value: object, *, place: str) -> object:
     try:
         checked = TypeAdapter[object](key.type).validate_python(value)
     except ValidationError as error:
-        raise ConfigError(
-            f"{place}: {key.toml} = {value!r} is not valid", f"Valid is {key.valid}."
-        ) from error
+        raise ConfigError(f"{place}: {key.toml} = {value!r} is not valid", f"Valid is {key.valid}.") from error
     return _absolute(checked, place=place) if isinstance(checked, Path) else checked

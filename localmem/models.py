@@ -122,9 +122,7 @@ class Progress(Protocol):
         ...
 
 
-ProgressFactory = Callable[
-    [str, int], AbstractContextManager[Progress]
-]  # (description, total bytes) -> a bar
+ProgressFactory = Callable[[str, int], AbstractContextManager[Progress]]  # (description, total bytes) -> a bar
 
 
 class _Silence:
@@ -199,9 +197,7 @@ def check(card: ModelCard, path: Path, progress: ProgressFactory | None = None) 
     way_out = f"Get it again with: localmem models pull {card.name}"
     found_bytes = _size_of(path)
     if found_bytes != card.size_bytes:
-        raise ModelCorrupt(
-            f"{path} is {found_bytes:,} bytes, but {card.name} is {card.size_bytes:,} bytes", way_out
-        )
+        raise ModelCorrupt(f"{path} is {found_bytes:,} bytes, but {card.name} is {card.size_bytes:,} bytes", way_out)
     check_gguf(path)
     if not card.sha256:
         return
@@ -240,9 +236,7 @@ def sha256_of(path: Path, progress: ProgressFactory | None = None) -> str:
     return digest.hexdigest()
 
 
-def card_from_gguf(
-    path: Path, metadata: Mapping[str, str], *, progress: ProgressFactory | None = None
-) -> ModelCard:
+def card_from_gguf(path: Path, metadata: Mapping[str, str], *, progress: ProgressFactory | None = None) -> ModelCard:
     """A card for a file on this machine, from the metadata llama.cpp read of it (GGUF keys).
 
     Its only source is the file where it lies, so nothing is copied. The frame is `native` where the file's
@@ -279,9 +273,7 @@ def write_card(card: ModelCard, folder: Path) -> Path:
     except UnicodeEncodeError as error:
         raise ModelError(f"The name of {card.file!r} is not text", "Rename the file.") from error
     except OSError as error:
-        raise ModelError(
-            f"The model card {path} cannot be written: {error.strerror}", "Check the folder."
-        ) from error
+        raise ModelError(f"The model card {path} cannot be written: {error.strerror}", "Check the folder.") from error
 
 
 def read_card(path: Path) -> ModelCard:
@@ -447,8 +439,8 @@ class _CardFile(_Table):
     size_bytes: Annotated[int, Field(gt=0)]
     sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
     chat_template: str | None = None
-    source: list[Annotated[_LocalTable | _HuggingFaceTable | _PypiTable, Field(discriminator="kind")]] = (
-        Field(default_factory=list[_LocalTable | _HuggingFaceTable | _PypiTable])
+    source: list[Annotated[_LocalTable | _HuggingFaceTable | _PypiTable, Field(discriminator="kind")]] = Field(
+        default_factory=list[_LocalTable | _HuggingFaceTable | _PypiTable]
     )
     sampling: _SamplingTable = Field(default_factory=_SamplingTable)
     profile: _ProfileTable = Field(default_factory=_ProfileTable)

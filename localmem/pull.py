@@ -256,9 +256,7 @@ def _accept(job: _Job, fetched: Path) -> Path:
 def _need_room(job: _Job, needed: int) -> None:
     free = job.free_bytes(job.models_dir)
     if free < needed:
-        raise _NoRoomError(
-            f"needs {needed / 1e6:,.0f} MB of free disk in {job.models_dir}, has {free / 1e6:,.0f} MB"
-        )
+        raise _NoRoomError(f"needs {needed / 1e6:,.0f} MB of free disk in {job.models_dir}, has {free / 1e6:,.0f} MB")
 
 
 def _need_size(job: _Job, found_bytes: int | None) -> None:
@@ -330,9 +328,7 @@ def _hugging_face_metadata(source: HuggingFaceSource) -> HfFileMetadata:
 
     def ask() -> None:
         try:
-            url = hf_hub_url(
-                source.repo, source.file, revision=source.revision, endpoint=source.endpoint or None
-            )
+            url = hf_hub_url(source.repo, source.file, revision=source.revision, endpoint=source.endpoint or None)
             answers.put(get_hf_file_metadata(url, timeout=ANSWER_TIMEOUT_S, endpoint=source.endpoint or None))
         # The library's HTTPError is its HTTP client's base class, under whichever client it is built on.
         except (errors.HTTPError, OSError, ValueError) as error:  # pyright: ignore[reportPrivateImportUsage]

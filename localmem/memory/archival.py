@@ -47,18 +47,12 @@ class Archival:
     """The passages of one agent. `index_path` is the folder of the vector index; without an `embedder`
     searches go by words alone."""
 
-    def __init__(
-        self, database: Database, agent_id: int, embedder: Embedder | None, index_path: Path | None
-    ) -> None:
+    def __init__(self, database: Database, agent_id: int, embedder: Embedder | None, index_path: Path | None) -> None:
         self._database = database
         self._agent_id = agent_id
-        self._meaning = (
-            None if embedder is None else MeaningIndex(database, "passage", agent_id, embedder, index_path)
-        )
+        self._meaning = None if embedder is None else MeaningIndex(database, "passage", agent_id, embedder, index_path)
 
-    def insert(
-        self, text: str, *, source: str | None = None, tags: Iterable[str] = (), now: datetime
-    ) -> Passage:
+    def insert(self, text: str, *, source: str | None = None, tags: Iterable[str] = (), now: datetime) -> Passage:
         """The passage as it is stored. Look at `near_duplicate` first: nothing is refused here."""
         vectors = None if self._meaning is None else self._meaning.embed([text])
         return self._insert_batch([text], vectors, source, tuple(tags), now)[0]
@@ -122,8 +116,7 @@ class Archival:
     def sources(self) -> builtins.list[tuple[str | None, int]]:
         """Every source and the number of its passages; None is what the agent itself inserted."""
         rows = self._database.rows(
-            "SELECT source, COUNT(*) AS passages FROM passage WHERE agent_id = ? "
-            "GROUP BY source ORDER BY source",
+            "SELECT source, COUNT(*) AS passages FROM passage WHERE agent_id = ? GROUP BY source ORDER BY source",
             (self._agent_id,),
         )
         return [(row["source"], row["passages"]) for row in rows]
@@ -198,8 +191,7 @@ class Archival:
 
     def _insert_row(self, text: str, source: str | None, tags: tuple[str, ...], now: datetime) -> Passage:
         row = self._database.row(
-            "INSERT INTO passage (agent_id, text, source, tags, created_at) "
-            "VALUES (?, ?, ?, ?, ?) RETURNING *",
+            "INSERT INTO passage (agent_id, text, source, tags, created_at) VALUES (?, ?, ?, ?, ?) RETURNING *",
             (self._agent_id, text, source, json.dumps([storable(tag) for tag in tags]), utc_text(now)),
         )
         assert row is not None, "RETURNING gives the row that was written"
@@ -211,9 +203,7 @@ class Archival:
             (self._agent_id, json.dumps([passage_id for passage_id, _ in scored])),
         )
         by_id = {row["id"]: row for row in rows}
-        return [
-            _passage(by_id[passage_id], score=score) for passage_id, score in scored if passage_id in by_id
-        ]
+        return [_passage(by_id[passage_id], score=score) for passage_id, score in scored if passage_id in by_id]
 
     def _scope(self, source: str | None, tags: tuple[str, ...]) -> Scope:
         terms: builtins.list[str] = ["t.agent_id = ?"]

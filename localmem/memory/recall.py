@@ -37,14 +37,10 @@ class Recall:
     """The messages of one agent. `index_path` is the folder of the vector index; without an `embedder`
     searches go by words alone."""
 
-    def __init__(
-        self, database: Database, agent_id: int, embedder: Embedder | None, index_path: Path | None
-    ) -> None:
+    def __init__(self, database: Database, agent_id: int, embedder: Embedder | None, index_path: Path | None) -> None:
         self._database = database
         self._agent_id = agent_id
-        self._meaning = (
-            None if embedder is None else MeaningIndex(database, "message", agent_id, embedder, index_path)
-        )
+        self._meaning = None if embedder is None else MeaningIndex(database, "message", agent_id, embedder, index_path)
         self._embedded_through = 0  # every spoken message up to this id has its vector
         self._rollbacks = database.rollbacks
 
@@ -120,9 +116,7 @@ class Recall:
         found = paginate([message_id for message_id, _ in hits], page, page_size)
         return Page(tuple(self.get(found.items)), found.page, found.pages, found.total)
 
-    def between(
-        self, since: date | None, until: date | None, page: int = 0, page_size: int = 5
-    ) -> Page[Message]:
+    def between(self, since: date | None, until: date | None, page: int = 0, page_size: int = 5) -> Page[Message]:
         """What was said between two local days, both included, in the order it was said."""
         return self._in_time_order(self._scope(since, until, ()), page, page_size)
 

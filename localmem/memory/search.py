@@ -122,9 +122,7 @@ def fuse(rankings: Iterable[tuple[Sequence[int], float]]) -> list[tuple[int, flo
     return sorted(scores.items(), key=lambda scored: (-scored[1], scored[0]))
 
 
-def fused_search(
-    query: str, scope: Scope, *, run: RunIds, nearest: Nearest | None
-) -> list[tuple[int, float]]:
+def fused_search(query: str, scope: Scope, *, run: RunIds, nearest: Nearest | None) -> list[tuple[int, float]]:
     """(id, score) of every row of `scope` that `query` finds, best first. `nearest` is None without an
     embedder.
     """
@@ -173,9 +171,7 @@ def substrings(text: str) -> tuple[str, ...]:
     """
     text = text[:_QUERY_CHARS]
     needles = [pair for run in _UNSPACED.findall(text) for pair in _pairs(run)]
-    needles += [
-        chunk for chunk in text.split() if chunk and all(ord(c) > 0x2000 and not _in_word(c) for c in chunk)
-    ]
+    needles += [chunk for chunk in text.split() if chunk and all(ord(c) > 0x2000 and not _in_word(c) for c in chunk)]
     return tuple(dict.fromkeys(needles))[:_NEEDLES]
 
 

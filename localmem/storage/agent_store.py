@@ -129,9 +129,7 @@ class AgentStore:
         check_agent_name(name)
         with self._database.transaction():
             if self._database.row("SELECT 1 FROM agent WHERE name = ?", (name,)):
-                raise LocalmemError(
-                    f"there is an agent named {name!r} already", "Choose another name, or delete it."
-                )
+                raise LocalmemError(f"there is an agent named {name!r} already", "Choose another name, or delete it.")
             self._database.execute(
                 "INSERT INTO agent (name, model, created_at) VALUES (?, ?, ?)", (name, model, utc_text(now))
             )
@@ -175,9 +173,7 @@ class AgentStore:
     # The FIFO queue: ids of messages, oldest first
 
     def queue_ids(self, agent_id: int) -> builtins.list[int]:
-        rows = self._database.rows(
-            "SELECT message_id FROM queue WHERE agent_id = ? ORDER BY position", (agent_id,)
-        )
+        rows = self._database.rows("SELECT message_id FROM queue WHERE agent_id = ? ORDER BY position", (agent_id,))
         return [row["message_id"] for row in rows]
 
     def append_to_queue(self, agent_id: int, message_id: int) -> None:
@@ -206,9 +202,7 @@ class AgentStore:
 
     def blocks(self, agent_id: int) -> builtins.list[BlockRow]:
         """In their order."""
-        rows = self._database.rows(
-            "SELECT * FROM block WHERE agent_id = ? ORDER BY position, label", (agent_id,)
-        )
+        rows = self._database.rows("SELECT * FROM block WHERE agent_id = ? ORDER BY position, label", (agent_id,))
         return [_block(row) for row in rows]
 
     def put_block(
@@ -245,9 +239,7 @@ class AgentStore:
 
     def delete_block(self, agent_id: int, label: str) -> bool:
         """Whether there was one. Its history stays."""
-        cursor = self._database.execute(
-            "DELETE FROM block WHERE agent_id = ? AND label = ?", (agent_id, label)
-        )
+        cursor = self._database.execute("DELETE FROM block WHERE agent_id = ? AND label = ?", (agent_id, label))
         return cursor.rowcount > 0
 
     def block_history(
@@ -255,8 +247,7 @@ class AgentStore:
     ) -> builtins.list[BlockHistoryRow]:
         """Newest first; of all blocks when `label` is None."""
         rows = self._database.rows(
-            "SELECT * FROM block_history WHERE agent_id = ?1 AND (?2 IS NULL OR label = ?2) "
-            "ORDER BY id DESC LIMIT ?3",
+            "SELECT * FROM block_history WHERE agent_id = ?1 AND (?2 IS NULL OR label = ?2) ORDER BY id DESC LIMIT ?3",
             (agent_id, label, -1 if limit is None else limit),
         )
         return [_block_history(row) for row in rows]
@@ -272,9 +263,7 @@ class AgentStore:
         return SummaryRow(_new_id(cursor), storable(text), evicted_messages, utc_moment(utc_text(now)))
 
     def current_summary(self, agent_id: int) -> SummaryRow | None:
-        row = self._database.row(
-            "SELECT * FROM summary WHERE agent_id = ? ORDER BY id DESC LIMIT 1", (agent_id,)
-        )
+        row = self._database.row("SELECT * FROM summary WHERE agent_id = ? ORDER BY id DESC LIMIT 1", (agent_id,))
         return None if row is None else _summary(row)
 
     def summaries(self, agent_id: int) -> builtins.list[SummaryRow]:
@@ -286,9 +275,7 @@ class AgentStore:
 
     def timers(self, agent_id: int) -> builtins.list[TimerRow]:
         """The next one due first."""
-        rows = self._database.rows(
-            "SELECT * FROM timer WHERE agent_id = ? ORDER BY next_due_at, name", (agent_id,)
-        )
+        rows = self._database.rows("SELECT * FROM timer WHERE agent_id = ? ORDER BY next_due_at, name", (agent_id,))
         return [_timer(row) for row in rows]
 
     def put_timer(self, agent_id: int, timer: TimerRow) -> TimerRow:
@@ -379,9 +366,7 @@ class AgentStore:
         return [_inference(row) for row in rows]
 
     def inference(self, agent_id: int, inference_id: int) -> InferenceRow | None:
-        row = self._database.row(
-            "SELECT * FROM inference WHERE agent_id = ? AND id = ?", (agent_id, inference_id)
-        )
+        row = self._database.row("SELECT * FROM inference WHERE agent_id = ? AND id = ?", (agent_id, inference_id))
         return None if row is None else _inference(row)
 
 

@@ -249,9 +249,7 @@ def _create_private(path: Path) -> None:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
         if not path.parent.is_dir():
-            raise StorageError(
-                f"{path.parent} is not a folder", "Choose another path for the database."
-            ) from None
+            raise StorageError(f"{path.parent} is not a folder", "Choose another path for the database.") from None
     except OSError as error:
         raise StorageError(
             f"cannot create the database {path}: {error.strerror}",
@@ -275,9 +273,7 @@ def _storage_error(error: sqlite3.Error, path: Path) -> StorageError | None:
             "Restore a backup, or move the file aside to start with an empty one.",
         )
     if code == sqlite3.SQLITE_FULL:
-        return StorageError(
-            f"no space left to write {path}; nothing was changed", "Free some disk space and retry."
-        )
+        return StorageError(f"no space left to write {path}; nothing was changed", "Free some disk space and retry.")
     if code in _UNWRITABLE:
         return StorageError(
             f"cannot read or write {path} ({error})",

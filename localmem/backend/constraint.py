@@ -1,0 +1,154 @@
+"""Constraint engines: which token may come next.
+
+`Constraint` is what the decode loop asks. `GuidanceConstraint` (llguidance) is the engine of the product;
+`OutlinesConstraint` (outlines_core) is a second, independent one, kept to compare with. The only file that imports
+llguidance and outlines_core.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from localmem.backend.tokenizer import Attribute, Vocabulary
+from localmem.calls.grammar import CallGrammar
+from localmem.errors import BackendError
+
+Logits = np.ndarray[Any, np.dtype[np.float32]]
+
+
+class Constraint(Protocol):
+    """The state of one constrained completion."""
+
+    def allows(self, token: int) -> bool:
+        """Whether `token` may come next. Changes nothing."""
+        ...
+
+    def mask(self, logits: Logits) -> None:
+        """Set the logits of every token that may not come next to -inf, in place."""
+        ...
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """Move on past `tokens`. Raises BackendError if one is not allowed."""
+        ...
+
+    def forced(self) -> list[int]:
+        """The tokens that must come next, if any: they need no sampling."""
+        ...
+
+    @property
+    def finished(self) -> bool:
+        """True when nothing more may come."""
+        ...
+
+
+class GuidanceEngine:
+    """Compiles grammars for one vocabulary with llguidance. Making it takes about a second on 152k words."""
+
+    def __init__(self, vocabulary_handle: Any, size: int) -> None:  # Any: an opaque C pointer
+        from llguidance.llamacpp import lltokenizer_from_vocab
+
+        self._tokenizer = lltokenizer_from_vocab(vocabulary_handle)
+        self.size = size
+
+    def start(self, lark: str) -> GuidanceConstraint:
+        """A fresh matcher for a Lark grammar. Raises BackendError if the grammar is not valid."""
+        from llguidance import LLMatcher
+
+        matcher = LLMatcher(self._tokenizer, lark, log_level=0)
+        if matcher.is_error():
+            raise BackendError(
+                f"the grammar was refused: {matcher.get_error().strip()}",
+                "`localmem grammar show` prints it; a function's types are the usual cause.",
+            )
+        return GuidanceConstraint(matcher, self.size)
+
+
+class GuidanceConstraint:
+    """llguidance's matcher behind our protocol."""
+
+    def __init__(self, matcher: Any, size: int) -> None:  # Any: LLMatcher's stubs are partial
+        from llguidance.numpy import allocate_token_bitmask
+
+        self._matcher = matcher
+        self._size = size
+        self._bits = allocate_token_bitmask(1, size)
+
+    def allows(self, token: int) -> bool:
+        return int(self._matcher.validate_tokens([token])) == 1
+
+    def mask(self, logits: Logits) -> None:
+        from llguidance.numpy import fill_next_token_bitmask
+
+        fill_next_token_bitmask(self._matcher, self._bits, 0)
+        allowed = np.unpackbits(self._bits[0].view(np.uint8), bitorder="little")[: len(logits)]
+        logits[allowed == 0] = -np.inf
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        if not self._matcher.consume_tokens(list(tokens)):
+            raise BackendError(f"the constraint refused its own tokens: {self._matcher.get_error()}")
+
+    def forced(self) -> list[int]:
+        return list(self._matcher.compute_ff_tokens())
+
+    @property
+    def finished(self) -> bool:
+        return bool(self._matcher.is_stopped())
+
+
+class OutlinesEngine:
+    """Compiles a call grammar with outlines_core: JSON Schema -> regular expression -> token index.
+
+    Slower to compile by orders of magnitude and blind to a value's length beyond small ones; it is here so that two
+    engines can be held against each other.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, pieces: Sequence[bytes]) -> None:
+        from outlines_core import Vocabulary as OutlinesVocabulary
+
+        words: dict[bytes, list[int]] = {}
+        for token, (piece, attribute) in enumerate(zip(pieces, vocabulary.attributes, strict=True)):
+            if attribute & (Attribute.NORMAL | Attribute.BYTE) and piece:
+                words.setdefault(piece, []).append(token)
+        self._eos = vocabulary.eos
+        self._vocabulary = OutlinesVocabulary(vocabulary.eos, words)
+
+    def start(self, grammar: CallGrammar) -> OutlinesConstraint:
+        """A fresh guide for the union of the grammar's bare calls."""
+        from outlines_core import Guide, Index, json_schema
+
+        expression = json_schema.build_regex_from_schema(json.dumps(grammar.json_schema()), "")
+        return OutlinesConstraint(Guide(Index(expression, self._vocabulary)), self._eos)
+
+
+class OutlinesConstraint:
+    """outlines_core's guide behind our protocol."""
+
+    def __init__(self, guide: Any, eos: int) -> None:  # Any: outlines_core ships partial stubs
+        self._guide = guide
+        self._eos = eos
+
+    def allows(self, token: int) -> bool:
+        return token in self._guide.get_tokens()
+
+    def mask(self, logits: Logits) -> None:
+        allowed = np.zeros(len(logits), dtype=bool)
+        allowed[self._guide.get_tokens()] = True
+        logits[~allowed] = -np.inf
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            if not self.allows(token):
+                raise BackendError(f"the constraint refused token {token}")
+            self._guide.advance(token, return_tokens=False)
+
+    def forced(self) -> list[int]:
+        allowed = self._guide.get_tokens()
+        return allowed if len(allowed) == 1 and allowed[0] != self._eos else []
+
+    @property
+    def finished(self) -> bool:
+        return bool(self._guide.is_finished()) and self._guide.get_tokens() in ([], [self._eos])

@@ -1,0 +1,237 @@
+"""llama.cpp through ctypes: a model, its vocabulary, a context. The only file that imports llama_cpp.
+
+Token ids in, logits out. What is decoded, sampled, reused or constrained is decided in `backend/llama.py`; here every
+failure path of the library becomes a `BackendError` or `ModelCorrupt`, with the library's own last words in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Generator, Sequence
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from localmem.backend.tokenizer import Attribute, Vocabulary
+from localmem.errors import BackendError, ModelCorrupt
+
+_CONTEXT_PADDING = 256  # llama.cpp pads n_ctx to this; asking for other sizes makes positions disagree
+
+
+@cache
+def _library() -> ModuleType:
+    """The ctypes module, imported once, its log routed into `_Log`."""
+    import llama_cpp.llama_cpp as library
+
+    library.llama_log_set(_Log.callback(library), ctypes.c_void_p(0))
+    library.llama_backend_init()
+    return library
+
+
+class _Log:
+    """Keeps llama.cpp's last error lines, so that an error of ours can quote them; prints nothing."""
+
+    lines: list[str] = []
+    _keep_alive: Any = None  # Any: a ctypes function type built at run time; llama.cpp holds the pointer
+
+    @classmethod
+    def callback(cls, library: ModuleType) -> Any:  # Any: see above
+        def log(level: int, text: bytes, _user_data: object) -> None:
+            if level >= 4:  # GGML_LOG_LEVEL_ERROR
+                cls.lines = [*cls.lines[-4:], text.decode("utf-8", "replace").strip()]
+
+        cls._keep_alive = library.llama_log_callback(log)
+        return cls._keep_alive
+
+    @classmethod
+    def last_words(cls) -> str:
+        return "; ".join(line for line in cls.lines if line)
+
+
+class LlamaModel:
+    """A GGUF mapped into memory.
+
+    Raises ModelCorrupt when llama.cpp refuses the file.
+    """
+
+    def __init__(self, path: Path, *, gpu_layers: int = 0, vocabulary_only: bool = False) -> None:
+        library = _library()
+        parameters = library.llama_model_default_params()
+        parameters.n_gpu_layers = gpu_layers
+        parameters.vocab_only = vocabulary_only
+        _Log.lines = []
+        self.path = path
+        self._model = library.llama_model_load_from_file(str(path).encode(), parameters)
+        if not self._model:
+            raise ModelCorrupt(
+                f"llama.cpp cannot load {path.name}: {_Log.last_words() or 'no reason given'}",
+                "The file is damaged or not a model. `localmem models check NAME` compares it with its card; "
+                "delete it and run `localmem models pull NAME` to fetch it again.",
+            )
+        self._vocabulary = library.llama_model_get_vocab(self._model)
+
+    @property
+    def handle(self) -> Any:  # Any: an opaque C pointer
+        return self._model
+
+    @property
+    def vocabulary_address(self) -> int:
+        """The C pointer of the vocabulary, for llguidance."""
+        return int(self._vocabulary)
+
+    @property
+    def vocabulary_handle(self) -> Any:  # Any: an opaque C pointer
+        return self._vocabulary
+
+    def metadata(self) -> dict[str, str]:
+        """The GGUF key-value pairs; arrays are left out by llama.cpp."""
+        library = _library()
+        buffer = ctypes.create_string_buffer(1 << 20)
+        pairs: dict[str, str] = {}
+        for index in range(library.llama_model_meta_count(self._model)):
+            library.llama_model_meta_key_by_index(self._model, index, buffer, len(buffer))
+            key = buffer.value.decode("utf-8", "replace")
+            library.llama_model_meta_val_str_by_index(self._model, index, buffer, len(buffer))
+            pairs[key] = buffer.value.decode("utf-8", "replace")
+        return pairs
+
+    def context_length(self) -> int:
+        """The window the model was trained for, in tokens."""
+        return int(_library().llama_model_n_ctx_train(self._model))
+
+    def vocabulary(self) -> Vocabulary:
+        """The whole vocabulary as data: bytes and attributes of every token (about 0.6 s for 152k)."""
+        library = _library()
+        vocab = self._vocabulary
+        size = int(library.llama_vocab_n_tokens(vocab))
+        texts = [library.llama_vocab_get_text(vocab, token) or b"" for token in range(size)]
+        attributes = [int(library.llama_vocab_get_attr(vocab, token)) for token in range(size)]
+        end = frozenset(t for t in range(size) if library.llama_vocab_is_eog(vocab, t))
+        # In a byte-pair vocabulary `</s>` may be an ordinary HTML string that llama.cpp marks as end of generation.
+        real_end = frozenset(t for t in end if not attributes[t] & Attribute.NORMAL) or end
+        metadata = self.metadata()
+        bos = int(library.llama_vocab_bos(vocab))
+        return Vocabulary(
+            texts=tuple(texts),
+            attributes=tuple(attributes),
+            kind=metadata.get("tokenizer.ggml.model", ""),
+            pre=metadata.get("tokenizer.ggml.pre", ""),
+            end_of_generation=real_end,
+            bos=bos if bos >= 0 else None,
+            eos=int(library.llama_vocab_eos(vocab)),
+            eot=int(library.llama_vocab_eot(vocab)),
+        )
+
+    def tokenize(self, text: bytes, *, special: bool) -> list[int]:
+        """Token ids of UTF-8 `text`; with `special`, control tokens are read from it. No BOS is added."""
+        library = _library()
+        room = len(text) + 8
+        tokens = (library.llama_token * room)()
+        count = library.llama_tokenize(self._vocabulary, text, len(text), tokens, room, False, special)
+        if count < 0:
+            raise BackendError(f"llama.cpp cannot tokenize a text of {len(text)} bytes", "Shorten the text.")
+        return list(tokens[:count])
+
+    def piece(self, token: int) -> bytes:
+        """The bytes a token stands for, control tokens as their text."""
+        library = _library()
+        size = 64
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            count = int(library.llama_token_to_piece(self._vocabulary, token, buffer, size, 0, True))
+            if count >= 0:
+                return buffer.raw[:count]
+            size = -count
+
+    def close(self) -> None:
+        if self._model:
+            _library().llama_model_free(self._model)
+            self._model = None
+
+
+class LlamaContext:
+    """A KV cache and compute buffers on a model: decode tokens at positions of a sequence, read logits.
+
+    One caller at a time. Raises BackendError when llama.cpp cannot make it or a decode fails.
+    """
+
+    def __init__(
+        self, model: LlamaModel, *, n_ctx: int, sequences: int, batch_size: int = 512, threads: int = 1
+    ) -> None:
+        library = _library()
+        parameters = library.llama_context_default_params()
+        parameters.n_ctx = -(-n_ctx // _CONTEXT_PADDING) * _CONTEXT_PADDING
+        parameters.n_batch = batch_size
+        parameters.n_ubatch = batch_size
+        parameters.n_seq_max = sequences
+        parameters.n_threads = threads
+        parameters.n_threads_batch = threads
+        parameters.kv_unified = True  # sequences share cells: a fork copies nothing
+        parameters.swa_full = True  # without it a sliding-window model cannot drop the end of a sequence
+        _Log.lines = []
+        self._context = library.llama_init_from_model(model.handle, parameters)
+        if not self._context:
+            raise BackendError(
+                f"llama.cpp cannot make a window of {n_ctx} tokens: {_Log.last_words() or 'no reason given'}",
+                "Most often memory is short: use a smaller window (-o window 2048) or a smaller model.",
+            )
+        self._model = model  # keeps the weights mapped while the context lives
+        self._memory = library.llama_get_memory(self._context)
+        self._batch = library.llama_batch_init(batch_size, 0, 1)
+        self._n_vocab = int(library.llama_vocab_n_tokens(model.vocabulary_handle))
+        self.batch_size = batch_size
+        self.n_ctx = int(library.llama_n_ctx(self._context))
+
+    def decode(self, tokens: Sequence[int], *, position: int, sequence: int) -> None:
+        """Read `tokens` (at most batch_size) at `position`; the last one's logits are kept."""
+        library = _library()
+        batch = self._batch
+        batch.n_tokens = len(tokens)
+        for index, token in enumerate(tokens):
+            batch.token[index] = token
+            batch.pos[index] = position + index
+            batch.n_seq_id[index] = 1
+            batch.seq_id[index][0] = sequence
+            batch.logits[index] = False
+        batch.logits[len(tokens) - 1] = True
+        _Log.lines = []
+        code = int(library.llama_decode(self._context, batch))
+        if code != 0:
+            reason = {1: "no room left in the KV cache", 2: "aborted"}.get(code, _Log.last_words())
+            raise BackendError(f"llama.cpp could not read {len(tokens)} tokens (code {code}): {reason}")
+
+    def logits(self) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """Logits of the last token read, float32, shape (n_vocab,): a copy."""
+        pointer = _library().llama_get_logits_ith(self._context, -1)
+        if not pointer:
+            raise BackendError("llama.cpp has no logits for the last token")
+        return np.ctypeslib.as_array(pointer, shape=(self._n_vocab,)).copy()
+
+    def truncate(self, sequence: int, length: int) -> bool:
+        """Drop everything of `sequence` from position `length` on; False when the model cannot."""
+        return bool(_library().llama_memory_seq_rm(self._memory, sequence, length, -1))
+
+    def set_threads(self, reading: int, writing: int) -> None:
+        """Threads for batches (reading) and for single tokens (writing)."""
+        _library().llama_set_n_threads(self._context, writing, reading)
+
+    def close(self) -> None:
+        library = _library()
+        if self._context:
+            library.llama_batch_free(self._batch)
+            library.llama_free(self._context)
+            self._context = None
+
+
+@contextlib.contextmanager
+def open_vocabulary(path: Path) -> Generator[LlamaModel]:
+    """The model's header and vocabulary only, without its weights: for metadata and counting."""
+    model = LlamaModel(path, vocabulary_only=True)
+    try:
+        yield model
+    finally:
+        model.close()

@@ -1,0 +1,119 @@
+"""A backend that replays completions: the processor of our tests, and of users' own.
+
+It counts in bytes (`ByteTokenizer`), refuses a prompt that does not fit as the real one does, and keeps every prompt
+and grammar it was handed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+
+from localmem.backend.base import Completion, OnText, Sampling
+from localmem.backend.base import Sequence as CacheSequence
+from localmem.backend.kv_cache import CachedSequence
+from localmem.calls.chat_format import BARE
+from localmem.calls.frame import HEARTBEAT
+from localmem.calls.grammar import CallGrammar
+from localmem.calls.prompt import Prompt
+from localmem.errors import BackendError
+from localmem.kernel.messages import FunctionCall, Usage
+from localmem.kernel.tokens import Tokenizer
+
+_CONTROL = ("<|im_start|>", "<|im_end|>")
+
+
+class ByteTokenizer:
+    """One token a byte of UTF-8, and two control tokens, 256 and 257.
+
+    >>> ByteTokenizer().encode("é")
+    [195, 169]
+    """
+
+    name = "bytes"
+
+    def encode(self, text: str, *, special: bool = False) -> list[int]:
+        if not special:
+            return list(text.encode("utf-8", "replace"))
+        for index, control in enumerate(_CONTROL):
+            before, found, after = text.partition(control)
+            if found:
+                return [*self.encode(before, special=True), 256 + index, *self.encode(after, special=True)]
+        return list(text.encode("utf-8", "replace"))
+
+    def decode_bytes(self, ids: Sequence[int], *, special: bool = False) -> bytes:
+        controls = [control.encode() if special else b"" for control in _CONTROL]
+        return b"".join(bytes([token]) if token < 256 else controls[token - 256] for token in ids)
+
+
+class ScriptedBackend:
+    """Replays `script`: calls, or texts as a model might write them; then `send_message` for ever.
+
+    Side inferences (summaries) are answered with `summary`.
+    """
+
+    def __init__(
+        self,
+        script: Iterable[FunctionCall | str] = (),
+        *,
+        window: int = 16_384,
+        summary: str = "They talked.",
+        otherwise: str = "All right.",
+    ) -> None:
+        self.window = window
+        self.side_window = 8_192
+        self.tokenizer: Tokenizer = ByteTokenizer()
+        self.chat_template: str | None = None
+        self.bos_text = ""
+        self.eos_text = "<|im_end|>"
+        self.script: list[FunctionCall | str] = list(script)
+        self.prompts: list[Prompt] = []
+        self.side_prompts: list[Prompt] = []
+        self.grammars: list[CallGrammar | None] = []
+        self._summary = summary
+        self._otherwise = otherwise
+        self._cached: dict[CacheSequence, CachedSequence] = {"main": CachedSequence(), "side": CachedSequence()}
+
+    def complete(
+        self,
+        prompt: Prompt,
+        *,
+        grammar: CallGrammar | None,
+        sampling: Sampling,
+        max_tokens: int,
+        sequence: CacheSequence = "main",
+        on_text: OnText | None = None,
+        cancelled: Callable[[], bool] | None = None,
+    ) -> Completion:
+        room = self.window if sequence == "main" else self.side_window
+        if prompt.tokens + max_tokens > room:
+            raise BackendError(f"a prompt of {prompt.tokens} tokens and {max_tokens} to write do not fit {room}")
+        (self.prompts if sequence == "main" else self.side_prompts).append(prompt)
+        if sequence == "main":
+            self.grammars.append(grammar)
+        text = self._next(grammar) if sequence == "main" else self._summary
+        ids = tuple(self.tokenizer.encode(text))
+        whole = len(ids) <= max_tokens
+        ids = ids[:max_tokens]
+        text = self.tokenizer.decode_bytes(ids).decode("utf-8", "replace")
+        if on_text is not None:
+            on_text(text)
+        return Completion(text, ids, "stop" if whole else "length", self._usage(prompt, ids, sequence))
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def _next(self, grammar: CallGrammar | None) -> str:
+        item = self.script.pop(0) if self.script else FunctionCall("send_message", {"message": self._otherwise})
+        if isinstance(item, str):
+            return item
+        frame = BARE if grammar is None else grammar.frame
+        heartbeat = {HEARTBEAT: True} if item.request_heartbeat else {}
+        return frame.write(item.name, json.dumps({**item.arguments, **heartbeat}, ensure_ascii=False))
+
+    def _usage(self, prompt: Prompt, ids: tuple[int, ...], sequence: CacheSequence) -> Usage:
+        cached = self._cached[sequence]
+        reused = cached.reusable(prompt.ids)
+        cached.truncate(0)
+        cached.extend([*prompt.ids, *ids])
+        return Usage(prompt.tokens, reused, prompt.tokens - reused, len(ids))

@@ -1,0 +1,49 @@
+"""The call frame: the text round a function's name and arguments.
+
+Each model family was trained on its own (`<tool_call>` tags, bare JSON, ...). A frame is three strings; the family's
+own is read off its chat template (`calls/chat_format.py`), the others come from `grammars/frames.toml`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from localmem.errors import InvalidArguments
+from localmem.kernel.messages import FunctionCall
+
+THOUGHT = "thought"
+HEARTBEAT = "request_heartbeat"
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """`before` name `between` arguments `after`.
+
+    >>> Frame('{"name": "', '", "arguments": ', '}').write("f", "{}")
+    '{"name": "f", "arguments": {}}'
+    """
+
+    before: str
+    between: str
+    after: str
+
+    def write(self, name: str, arguments: str) -> str:
+        return f"{self.before}{name}{self.between}{arguments}{self.after}"
+
+    def parse(self, text: str) -> FunctionCall:
+        """The call that `text` holds. Raises InvalidArguments, in words for the model, when it holds none."""
+        body = text.strip()
+        start, end = body.find(self.before), body.rfind(self.after)
+        if start < 0 or end < 0 or self.between not in body:
+            raise InvalidArguments(f"that was no function call; write {self.write('NAME', '{...}')}")
+        name, _, arguments = body[start + len(self.before) : end].partition(self.between)
+        try:
+            values = json.loads(arguments)
+        except json.JSONDecodeError as error:
+            raise InvalidArguments(f"the arguments of {name} are not JSON: {error}") from error
+        if not isinstance(values, dict):
+            raise InvalidArguments(f"the arguments of {name} must be an object")
+        thought = str(values.pop(THOUGHT, ""))
+        heartbeat = values.pop(HEARTBEAT, False) is True
+        return FunctionCall(name, values, thought, heartbeat)

@@ -1,0 +1,77 @@
+"""The grammar of one step: which functions may be called now, with which arguments.
+
+Pure. Made from schemas that the live memory state has already narrowed (`memory/functions.py`), and written out in
+three forms: Lark for llguidance, JSON Schema for outlines and for readers, GBNF for llama.cpp's own sampler.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from localmem.calls.frame import Frame
+
+Schema = Mapping[str, Any]
+"""JSON Schema, as outlines and llguidance read it. Any: JSON."""
+
+# One canonical layout: free whitespace is where small models get lost (oMLX #2990).
+_LAYOUT = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionChoice:
+    """One function a step may call; `parameters` is an object schema, already narrowed."""
+
+    name: str
+    parameters: Schema
+
+
+@dataclass(frozen=True, slots=True)
+class CallGrammar:
+    """Exactly one call out of `choices`, in `frame`."""
+
+    frame: Frame
+    choices: tuple[FunctionChoice, ...]
+
+    def lark(self, encode: Callable[[str], list[int]]) -> str:
+        """Lark for llguidance. `encode` gives the ids of template text, control tokens included.
+
+        The frame and the function's name are spelled as token ids, not as bytes: so a name is chosen over whole
+        canonical token sequences, and its forced part costs no sampling.
+        """
+        rules = ["start: " + " | ".join(f"call_{i}" for i in range(len(self.choices)))]
+        for index, choice in enumerate(self.choices):
+            head = self.frame.before + choice.name + self.frame.between.rstrip(" ")
+            gap = '" " ' if self.frame.between.endswith(" ") else ""
+            rules.append(f"call_{index}: {_tokens(encode(head))} {gap}arguments_{index} tail")
+            rules.append(f"arguments_{index}: %json {json.dumps({**choice.parameters, **_LAYOUT})}")
+        rules.append("tail: " + _tail(self.frame.after, encode))
+        return "\n".join(rules) + "\n"
+
+    def json_schema(self) -> dict[str, Any]:  # Any: JSON
+        """The union of the calls as one schema, without the frame."""
+        calls = [
+            {
+                "type": "object",
+                "properties": {"name": {"const": choice.name}, "arguments": dict(choice.parameters)},
+                "required": ["name", "arguments"],
+                "additionalProperties": False,
+            }
+            for choice in self.choices
+        ]
+        return calls[0] if len(calls) == 1 else {"anyOf": calls}
+
+
+def _tokens(ids: list[int]) -> str:
+    return " ".join(f"<[{token}]>" for token in ids)
+
+
+def _tail(after: str, encode: Callable[[str], list[int]]) -> str:
+    """The end of the frame: plain text as bytes, so that a closing quote may merge into it; a tag by its id."""
+    plain, _, tag = after.partition("<")
+    parts = [json.dumps(plain, ensure_ascii=False)] if plain else []
+    if tag:
+        parts.append(_tokens(encode("<" + tag)))
+    return " ".join(parts) or '""'

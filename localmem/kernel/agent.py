@@ -1,0 +1,464 @@
+"""The agent: the loop that runs the processor on an event until it yields (MemGPT, sections 2.3 and 2.4).
+
+One event at a time. A step is one inference, the call it made, and what came of it, written in one transaction. The
+loop goes on after a failed call, after a search, when the model asks (`request_heartbeat`), and always until a user's
+message is answered: with one step left only `send_message` can be called.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from localmem.backend.base import Backend, Completion, Sampling
+from localmem.calls.chat_format import probe
+from localmem.calls.frame import Frame
+from localmem.calls.grammar import CallGrammar
+from localmem.calls.prompt import TurnEncoder
+from localmem.calls.spec import FunctionSpec, from_python
+from localmem.calls.stream import ReplyStream
+from localmem.errors import ChainLimit, FunctionError, LocalmemError
+from localmem.kernel.budget import Budget
+from localmem.kernel.events import DocumentUploaded, Event, Login, MemoryPressure, TimerFired, UserMessage
+from localmem.kernel.executor import execute, parse
+from localmem.kernel.messages import FunctionCall, FunctionResult, Step
+from localmem.kernel.queue_manager import QueueManager
+from localmem.kernel.scheduler import missed_until, next_due
+from localmem.kernel.tokens import clean
+from localmem.memory.archival import Archival
+from localmem.memory.functions import SEARCHES, MemoryFunctions, Phase
+from localmem.memory.main_context import MainContext
+from localmem.memory.recall import Recall
+from localmem.memory.summary import Summarizer
+from localmem.memory.working_context import Block, WorkingContext
+from localmem.storage.agent_store import AgentRow, AgentStore, Author, BlockRow, InferenceRow, TimerRow
+from localmem.storage.database import Database
+
+OnReply = Callable[[str], None]
+
+_RESULT_SHARE = 0.12  # of the window: what a function's result may take
+_PRESSURE_STEPS = 3  # what a memory-pressure warning may cost
+_STOPPED = " […]"  # ends a reply the user interrupted
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    """What an agent is run with, beside its memory. Texts are prompt templates."""
+
+    budget: Budget
+    instructions: str
+    summary_instructions: str
+    declarations: Mapping[str, tuple[str, Mapping[str, object]]]
+    frames: Mapping[str, Frame]
+    frame: str = "native"
+    thought: bool = False
+    summary_tokens: int = 300
+    max_steps: int = 8
+    max_tokens_per_event: int = 2048
+    sampling: Sampling = Sampling()
+
+
+class Agent:
+    """One agent with its memory, on one backend. Made by `localmem.open`."""
+
+    def __init__(
+        self,
+        row: AgentRow,
+        *,
+        backend: Backend,
+        database: Database,
+        recall: Recall,
+        archival: Archival,
+        options: AgentOptions,
+        now: Callable[[], datetime],
+    ) -> None:
+        self.name = row.name
+        self.id = row.id
+        self.backend = backend
+        self.recall = recall
+        self.archival = archival
+        self.options = options
+        self._database = database
+        self._store = AgentStore(database)
+        self._now = now
+        self._closers: list[Callable[[], None]] = []
+        self._busy = threading.Lock()
+        self._cancelled = threading.Event()
+        self._own_functions: dict[str, FunctionSpec] = {}
+        self._event_kind = ""
+        self._step_id: int | None = None
+        self._author: Author = "user"
+        self.working_context = self._load_working_context()
+        self._timers_known = bool(self._store.timers(self.id))
+        self._memory_functions = self._bind_functions()
+        encoder, instructions = self._prefix()
+        self.main_context = MainContext(encoder, instructions)
+        self.queue_manager = self._make_queue_manager()
+        self._restore(row)
+
+    # -- what a program uses -------------------------------------------------------------------------------------
+
+    def send(self, text: str, *, on_reply: OnReply | None = None) -> Iterator[Step]:
+        """Give the agent a user's message; yields its steps. `on_reply` gets the reply as it is written."""
+        return self.handle(UserMessage(text), on_reply=on_reply)
+
+    def handle(self, event: Event, *, on_reply: OnReply | None = None) -> Iterator[Step]:
+        """Run the processor on `event` until it yields.
+
+        Raises ChainLimit when the steps are used up without an answer, LocalmemError when another event is being
+        handled, BackendError and StorageError as they come; everything written so far is kept.
+        """
+        if not self._busy.acquire(blocking=False):
+            raise LocalmemError("the agent is busy with another event", "Wait until its steps have been read.")
+        self._cancelled.clear()
+        try:
+            self.note(event)
+            yield from self._chain(event, on_reply)
+            if self.queue_manager.warning_due and not self._cancelled.is_set():
+                yield from self._warn()
+        finally:
+            self._busy.release()
+
+    def note(self, event: Event) -> None:
+        """Put an event into the queue without running the processor: it is read with the next one."""
+        self._event_kind = event.kind
+        self.queue_manager.append(event.role, event.kind, event.text)
+        if isinstance(event, UserMessage):
+            self._store.touch(self.id, self._now())
+
+    def log_in(self) -> None:
+        """Tell the agent that the user is here, and since when they were away."""
+        row = self._store.get(self.name)
+        self.note(Login(self._now().astimezone(), row.last_seen_at))
+        self._store.touch(self.id, self._now())
+
+    def cancel(self) -> None:
+        """Stop the running event soon; safe from any thread and from a signal handler."""
+        self._cancelled.set()
+
+    def function(self, function: Callable[..., object]) -> Callable[..., object]:
+        """Decorator: let the model call a typed Python function; its docstring says what it is for."""
+        spec = from_python(function)
+        if spec.name in self._memory_functions.specs:
+            raise LocalmemError(f"{spec.name!r} is a function of localmem itself", "Give yours another name.")
+        self._own_functions[spec.name] = spec
+        self.main_context.set_static(*self._prefix())
+        return function
+
+    def upload(self, name: str, texts: list[str], *, progress: Callable[[int], None] | None = None) -> None:
+        """Store a document's passages and tell the agent."""
+        self.archival.insert_many(texts, source=name, now=self._now(), progress=progress)
+        self.note(DocumentUploaded(name, len(texts)))
+
+    def schedule(self, name: str, schedule: str, note: str) -> datetime:
+        """Set a timed event; gives when it is first due. Raises LocalmemError for what is no schedule."""
+        due = next_due(schedule, self._now())
+        self._store.put_timer(self.id, TimerRow(name, schedule, clean(note), due, self._now()))
+        self._timers_known = True
+        return due
+
+    def unschedule(self, name: str) -> bool:
+        """Drop a timed event; False when there is none of that name."""
+        found = self._store.delete_timer(self.id, name)
+        self._timers_known = bool(self._store.timers(self.id))
+        return found
+
+    def timers(self) -> list[TimerRow]:
+        return self._store.timers(self.id)
+
+    def next_timer(self) -> datetime | None:
+        """When the next timed event is due, pauses counted in; None without timers."""
+        paused = self._store.get(self.name).timers_paused_until
+        due = [timer.next_due_at for timer in self.timers()]
+        if not due:
+            return None
+        return max(min(due), paused) if paused else min(due)
+
+    def run_timers(self, *, on_reply: OnReply | None = None) -> Iterator[Step]:
+        """Handle every timed event that is due, each once however often it was missed."""
+        paused = self._store.get(self.name).timers_paused_until
+        if paused is not None and paused > self._now():
+            return
+        for timer in self.timers():
+            now = self._now()
+            if timer.next_due_at > now:
+                continue
+            missed = missed_until(timer.schedule, timer.next_due_at, now)
+            # Moved on before it runs: an event that fails must not fire again and again.
+            self._store.set_timer_due(self.id, timer.name, next_due(timer.schedule, now))
+            yield from self.handle(TimerFired(timer.name, timer.note, now.astimezone(), missed), on_reply=on_reply)
+
+    def grammar(self, phase: Phase = "all") -> CallGrammar:
+        """What may be called now."""
+        own = list(self._own_functions.values())
+        choices = self._memory_functions.choices(phase, own=own, thought=self.options.thought)
+        return CallGrammar(self.frame, choices)
+
+    def set_block(self, label: str, value: str) -> None:
+        """Rewrite a block as the user. Raises BlockNotFound or WorkingContextFull."""
+        self.working_context.set(label, value)
+        self._render_afresh()
+
+    def add_block(self, block: Block) -> None:
+        """Add a block of the user's own to the working context, or change its description, limit and flag."""
+        before = self.working_context.blocks
+        self.working_context.add(block)
+        try:
+            self.queue_manager.check_room()
+        except LocalmemError:
+            self._store.delete_block(self.id, block.label)
+            self.working_context = WorkingContext(before, self.backend.tokenizer, self._save_block)
+            raise
+        self._render_afresh()
+
+    def close(self) -> None:
+        """Save what is cached and let go of the agent."""
+        self.recall.save_index()
+        self.archival.save_index()
+        for closer in self._closers:
+            closer()
+        self._closers = []
+
+    def on_close(self, closer: Callable[[], None]) -> None:
+        """Have `closer` called when the agent is closed."""
+        self._closers.append(closer)
+
+    def __enter__(self) -> Agent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- the loop ------------------------------------------------------------------------------------------------
+
+    def _chain(self, event: Event, on_reply: OnReply | None) -> Iterator[Step]:
+        """Steps until the event is dealt with."""
+        must_answer = isinstance(event, UserMessage)
+        failed: FunctionCall | None = None
+        spent = 0
+        last = False
+        for number in range(self.options.max_steps):
+            last = last or number == self.options.max_steps - 1 or spent >= self.options.max_tokens_per_event
+            step = self._step("last" if last and must_answer else "all", on_reply)
+            spent += step.usage.generated_tokens
+            yield step
+            if self._cancelled.is_set() or step.reply is not None:
+                return
+            if not must_answer and (last or not _goes_on(step)):
+                return
+            if not step.result.ok and step.call is not None:
+                last = last or step.call == failed  # the same call failed twice: no third time
+                failed = step.call
+        if must_answer:
+            raise ChainLimit(
+                f"{self.options.max_steps} steps brought no answer",
+                "Everything so far is kept; say it again, or raise max_steps.",
+            )
+
+    def _warn(self) -> Iterator[Step]:
+        """The memory-pressure event: the model saves what matters, before anything has to leave."""
+        context, budget = self.main_context, self.queue_manager.budget
+        self.queue_manager.set_warned(True)
+        self.note(MemoryPressure(context.tokens, budget.flush_tokens))
+        for _ in range(_PRESSURE_STEPS):
+            step = self._step("edits", None)
+            yield step
+            if self._cancelled.is_set() or not step.result.ok or not _goes_on(step):
+                return
+
+    def _step(self, phase: Phase, on_reply: OnReply | None) -> Step:
+        """One inference, its call carried out, all of it written in one transaction."""
+        self.queue_manager.relieve_pressure()
+        grammar = self.grammar(phase)
+        stream = ReplyStream(self.frame, on_reply) if on_reply is not None else None
+        prompt = self.main_context.prompt()
+        completion = self.backend.complete(
+            prompt,
+            grammar=grammar,
+            sampling=self.options.sampling,
+            max_tokens=self.options.budget.reserve,
+            on_text=stream.feed if stream is not None else None,
+            cancelled=self._cancelled.is_set,
+        )
+        try:
+            with self._database.transaction():
+                self._step_id = self._store.add_step(self.id, self._event_kind, self._now())
+                self._trace("step", completion, prompt.ids)
+                step = self._carry_out(completion, [choice.name for choice in grammar.choices])
+        except BaseException:
+            self._restore(self._store.get(self.name))  # memory follows the disk, where the step never happened
+            raise
+        finally:
+            self._step_id = None
+        if stream is not None and step.reply is not None and on_reply is not None:
+            on_reply(step.reply[len(stream.sent) :])
+        return step
+
+    def _carry_out(self, completion: Completion, allowed: list[str]) -> Step:
+        if completion.finish_reason == "cancelled":
+            return self._stop(completion)
+        try:
+            call = parse(completion, self.frame)
+        except FunctionError as error:
+            return self._fail(completion, FunctionResult(False, f"Error: {error}"))
+        functions = {**self._memory_functions.specs, **self._own_functions}
+        self._author = "model"
+        try:
+            result = execute(call, functions, allowed=allowed)
+        finally:
+            self._author = "user"
+        step = Step(call, result, completion.usage, self._step_id or 0)
+        said = step.reply
+        text = said if said is not None else _written(call)
+        kind = "reply" if said is not None else "call"
+        self._append_call(kind, text, completion)
+        if said is None:
+            self.queue_manager.append("function", "result", result.text, step_id=self._step_id)
+        return step
+
+    def _append_call(self, kind: str, text: str, completion: Completion) -> None:
+        self.queue_manager.append(
+            "assistant",
+            "reply" if kind == "reply" else "call",
+            text,
+            content=completion.text,
+            token_ids=completion.ids,
+            step_id=self._step_id,
+        )
+
+    def _fail(self, completion: Completion, result: FunctionResult) -> Step:
+        """A completion that holds no call: what was written stays in the queue, with what is wrong about it."""
+        if completion.ids:
+            self._append_call("call", completion.text, completion)
+        self.queue_manager.append("function", "result", result.text, step_id=self._step_id)
+        return Step(None, result, completion.usage, self._step_id or 0)
+
+    def _stop(self, completion: Completion) -> Step:
+        """The user interrupted: keep what was said so far, as said."""
+        parts: list[str] = []
+        ReplyStream(self.frame, parts.append).feed(completion.text)
+        said = "".join(parts)
+        if said:
+            call = FunctionCall("send_message", {"message": said + _STOPPED})
+            content = self.frame.write("send_message", json.dumps(call.arguments, ensure_ascii=False))
+            ids = tuple(self.backend.tokenizer.encode(content, special=True))
+            whole = Completion(content, ids, "stop", completion.usage)
+            self._append_call("reply", said + _STOPPED, whole)
+            return Step(call, FunctionResult(True, "Stopped by the user."), completion.usage, self._step_id or 0)
+        return Step(None, FunctionResult(False, "Stopped by the user."), completion.usage, self._step_id or 0)
+
+    # -- putting it together -------------------------------------------------------------------------------------
+
+    def _load_working_context(self) -> WorkingContext:
+        blocks = [
+            Block(row.label, row.description, row.value, row.limit_tokens, row.read_only)
+            for row in self._store.blocks(self.id)
+        ]
+        return WorkingContext(blocks, self.backend.tokenizer, self._save_block)
+
+    def _save_block(self, block: Block) -> None:
+        labels = [row.label for row in self._store.blocks(self.id)]
+        position = labels.index(block.label) if block.label in labels else len(labels)
+        row = BlockRow(block.label, block.description, block.value, block.limit, block.read_only, position)
+        self._store.put_block(self.id, row, author=self._author, step_id=self._step_id, now=self._now())
+
+    def _bind_functions(self) -> MemoryFunctions:
+        return MemoryFunctions(
+            declarations=self.options.declarations,
+            working_context=lambda: self.working_context,
+            recall=self.recall,
+            archival=self.archival,
+            tokenizer=self.backend.tokenizer,
+            result_tokens=int(self.options.budget.limit * _RESULT_SHARE),
+            visible=lambda: self.main_context.queue,
+            has_timers=lambda: self._timers_known,
+            pause_timers=self._pause_timers,
+            now=self._now,
+        )
+
+    def _prefix(self) -> tuple[TurnEncoder, str]:
+        """The turn encoder of the model's chat format, and the instructions with what the format does not render."""
+        specs = [*self._memory_functions.specs.values(), *self._own_functions.values()]
+        chat_format = probe(
+            self.backend.chat_template,
+            bos=self.backend.bos_text,
+            eos=self.backend.eos_text,
+            tools=[spec.tool() for spec in specs],
+        )
+        self.frame = chat_format.frame if self.options.frame == "native" else self.options.frames[self.options.frame]
+        self.notes = chat_format.notes
+        instructions = self.options.instructions.strip()
+        if not chat_format.native_functions:
+            example = self.frame.write("NAME", '{"ARGUMENT": VALUE, ...}')
+            lines = "\n".join(spec.signature() for spec in specs)
+            instructions += f"\n\nYour functions:\n{lines}\nYou answer with one call and nothing else:\n{example}"
+        return TurnEncoder(self.backend.tokenizer, chat_format), instructions
+
+    def _make_queue_manager(self) -> QueueManager:
+        summarizer = Summarizer(
+            self.backend,
+            self.main_context.encoder,
+            instructions=self.options.summary_instructions,
+            limit=self.options.summary_tokens,
+            on_inference=lambda phase, completion: self._trace(phase, completion, ()),
+        )
+        return QueueManager(
+            database=self._database,
+            store=self._store,
+            agent_id=self.id,
+            recall=self.recall,
+            main_context=self.main_context,
+            working_context=lambda: self.working_context,
+            summarizer=summarizer,
+            budget=self.options.budget,
+            now=self._now,
+        )
+
+    def _restore(self, row: AgentRow) -> None:
+        self.working_context = self._load_working_context()
+        self.queue_manager.restore(rendered_context=row.rendered_context, warned=row.warned)
+
+    def _render_afresh(self) -> None:
+        rendered = self.working_context.render()
+        self._store.set_rendered_context(self.id, rendered)
+        self.main_context.set_context(rendered)
+
+    def _pause_timers(self, minutes: int) -> None:
+        self._store.pause_timers(self.id, self._now() + timedelta(minutes=minutes))
+
+    def _trace(self, phase: str, completion: Completion, prompt: tuple[int, ...]) -> None:
+        text = self.backend.tokenizer.decode_bytes(prompt, special=True).decode("utf-8", "replace") or None
+        usage = completion.usage
+        self._store.add_inference(
+            InferenceRow(
+                agent_id=self.id,
+                step_id=self._step_id,
+                event=self._event_kind,
+                phase=phase,
+                prompt_tokens=usage.prompt_tokens,
+                reused_tokens=usage.reused_tokens,
+                evaluated_tokens=usage.evaluated_tokens,
+                generated_tokens=usage.generated_tokens,
+                read_seconds=usage.read_seconds,
+                write_seconds=usage.write_seconds,
+                created_at=self._now(),
+                completion=completion.text,
+                prompt=text,
+            )
+        )
+
+
+def _goes_on(step: Step) -> bool:
+    """Whether the runtime runs the model again of its own accord: after a failure, a search, or when asked."""
+    if not step.result.ok or step.call is None:
+        return True
+    return step.call.request_heartbeat or step.call.name in SEARCHES
+
+
+def _written(call: FunctionCall) -> str:
+    """A call as people read it: name(argument=value, ...)."""
+    arguments = ", ".join(f"{key}={value!r}" for key, value in call.arguments.items())
+    return f"{call.name}({arguments})"

@@ -1,0 +1,216 @@
+"""The queue manager (MemGPT, section 2.2): what stands in the FIFO queue, and when it leaves.
+
+Every message goes to recall storage and to the queue in one transaction. Over `warning_tokens` the agent is due one
+memory-pressure warning; over `flush_tokens` the oldest exchanges leave, are folded into the recursive summary, and
+stay in recall storage. A flush is strictly decreasing and always ends under the limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from localmem.errors import ContextTooSmall
+from localmem.kernel.budget import Budget
+from localmem.kernel.events import moment
+from localmem.kernel.messages import Kind, Message, Role
+from localmem.kernel.tokens import clean, cut
+from localmem.memory.main_context import MainContext
+from localmem.memory.recall import Recall
+from localmem.memory.summary import Summarizer
+from localmem.memory.working_context import WorkingContext
+from localmem.storage.agent_store import AgentStore
+from localmem.storage.database import Database
+
+LARGEST_SHARE = 0.25
+"""No single message takes more of the window than this; a longer one is kept whole in recall storage, shown cut."""
+
+_LEAST_QUEUE = 256  # tokens a queue needs to hold one exchange
+_SUMMARY_HEADER_TOKENS = 80  # generous: the header's length differs from vocabulary to vocabulary
+_STAMP_AFTER = timedelta(minutes=60)
+_OPENS_EXCHANGE: tuple[Kind, ...] = ("user_message", "login", "system_message", "document", "timer", "memory_pressure")
+
+
+class QueueManager:
+    """The FIFO queue of one agent, in memory and on disk."""
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        store: AgentStore,
+        agent_id: int,
+        recall: Recall,
+        main_context: MainContext,
+        working_context: Callable[[], WorkingContext],
+        summarizer: Summarizer,
+        budget: Budget,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._database = database
+        self._store = store
+        self._agent_id = agent_id
+        self._recall = recall
+        self._summarizer = summarizer
+        self._working_context = working_context
+        self._now = now
+        self.main_context = main_context
+        self.budget = budget
+        self.warned = False
+        self._stamped_tenth = 0
+
+    def restore(self, *, rendered_context: str, warned: bool) -> None:
+        """Bring back the window as it stood at the last step. Raises ContextTooSmall when it can hold no queue."""
+        summary = self._store.current_summary(self._agent_id)
+        self.main_context.set_context(rendered_context or self._working_context().render())
+        self.main_context.set_summary(summary.text if summary else "")
+        self.main_context.evict(0, len(self.main_context.queue))
+        for message in self._recall.get(self._store.queue_ids(self._agent_id)):
+            self.main_context.append(message)
+        self.warned = warned
+        self._stamped_tenth = self._tenth()
+        if not rendered_context:
+            self._store.set_rendered_context(self._agent_id, self.main_context.context_text)
+        self.check_room()
+
+    def append(
+        self,
+        role: Role,
+        kind: Kind,
+        text: str,
+        *,
+        content: str | None = None,
+        token_ids: tuple[int, ...] | None = None,
+        step_id: int | None = None,
+    ) -> Message:
+        """Write a message to recall storage and the queue. `text` is what was said, `content` how the model reads it."""
+        shown = self._shorten(clean(text if content is None else content))
+        if token_ids is None:
+            shown = self._stamp(kind) + shown
+        message = Message(role, kind, text, shown, self._now(), token_ids=token_ids)
+        message = replace(message, tokens=self.main_context.measure(message))
+        with self._database.transaction():
+            stored = self._recall.insert(message, step_id=step_id)
+            assert stored.id is not None
+            self._store.append_to_queue(self._agent_id, stored.id)
+        self.main_context.append(stored)
+        return stored
+
+    @property
+    def warning_due(self) -> bool:
+        """The window is past the warning share and the model has not been told since the last flush."""
+        return not self.warned and self.main_context.tokens >= self.budget.warning_tokens
+
+    def set_warned(self, warned: bool) -> None:
+        self._store.set_warned(self._agent_id, warned)
+        self.warned = warned
+
+    def relieve_pressure(self) -> bool:
+        """Flush if the prompt is over the limit; True if it did."""
+        if self.main_context.tokens <= self.budget.flush_tokens:
+            return False
+        self.flush()
+        return True
+
+    def flush(self) -> None:
+        """Evict the oldest exchanges, fold them into the summary, render the working context afresh."""
+        while self.main_context.queue:
+            start, stop = self._cut()
+            evicted = self.main_context.queue[start:stop]
+            # The summary is made before anything is changed: an interruption here leaves all as it was.
+            summary = self._summarizer.fold(self.main_context.summary_text, evicted)
+            rendered = self._working_context().render()
+            with self._database.transaction():
+                self._store.remove_from_queue(self._agent_id, [m.id for m in evicted if m.id is not None])
+                previous = self._store.current_summary(self._agent_id)
+                total = len(evicted) + (previous.evicted_messages if previous else 0)
+                self._store.add_summary(self._agent_id, summary, total, self._now())
+                self._store.set_rendered_context(self._agent_id, rendered)
+                self._store.set_warned(self._agent_id, False)
+            self.main_context.evict(start, stop)
+            self.main_context.set_summary(summary)
+            self.main_context.set_context(rendered)
+            self.warned = False
+            self._stamped_tenth = self._tenth()
+            if self.main_context.tokens <= self.budget.flush_tokens:
+                return
+        self.check_room()
+
+    def _cut(self) -> tuple[int, int]:
+        """Which messages to evict, as a range of the queue: never empty, whole exchanges where there are any.
+
+        Inside one long chain the message that opened it stays, so that the model still knows what it was asked, and
+        the cut stands before a call, so that no result loses its call.
+        """
+        queue = self.main_context.queue
+        target = self.budget.evict_tokens(self.main_context.queue_tokens)
+        openings = [i for i, message in enumerate(queue) if i and message.kind in _OPENS_EXCHANGE]
+        if openings:
+            return 0, _first_freeing(queue, 0, openings, target)
+        first = 1 if queue[0].kind in _OPENS_EXCHANGE and len(queue) > 2 else 0
+        calls = [i for i, message in enumerate(queue) if i > first and message.role == "assistant"]
+        if calls:
+            return first, _first_freeing(queue, first, calls, target)
+        return 0, max(1, len(queue) - 1)
+
+    def check_room(self) -> None:
+        """Raises ContextTooSmall when core memory and summary, full, leave no room for a queue."""
+        if self._queue_room < _LEAST_QUEUE:
+            preamble, core = self.main_context.preamble_tokens, self._core_memory_room
+            raise ContextTooSmall(
+                f"a window of {self.budget.window} tokens is too small: instructions and functions take {preamble}, "
+                f"core memory up to {core}, the summary up to {self._summary_room}, the reserve {self.budget.reserve}",
+                f"Use a window of at least {self.budget.window + _LEAST_QUEUE - self._queue_room} tokens "
+                "(-o window N), a smaller reserve, or smaller blocks.",
+            )
+
+    @property
+    def _queue_room(self) -> int:
+        """Tokens the queue has when core memory and summary are as large as they may be."""
+        context = self.main_context
+        fixed = context.preamble_tokens + context.answer_tokens + self._core_memory_room + self._summary_room
+        return self.budget.flush_tokens - fixed
+
+    @property
+    def _core_memory_room(self) -> int:
+        return self._working_context().most_tokens() + self.main_context.encoder.overhead("system")
+
+    @property
+    def _summary_room(self) -> int:
+        return self._summarizer.limit + self.main_context.encoder.overhead("system") + _SUMMARY_HEADER_TOKENS
+
+    def largest_message(self) -> int:
+        """Tokens a message may take in the window; a longer one is shown cut."""
+        return max(32, min(int(self.budget.limit * LARGEST_SHARE), self._queue_room // 2))
+
+    def _shorten(self, content: str) -> str:
+        marker = " [… cut: the whole text is in recall memory …] "
+        return cut(self.main_context.encoder.tokenizer, content, self.largest_message(), marker=marker)
+
+    def _stamp(self, kind: Kind) -> str:
+        """The time when an hour has passed, the room left when a tenth of the window has filled: once, a few tokens."""
+        if kind not in ("user_message", "result"):
+            return ""
+        parts: list[str] = []
+        last = self.main_context.queue[-1].created_at if self.main_context.queue else None
+        if kind == "user_message" and last is not None and self._now() - last >= _STAMP_AFTER:
+            parts.append(moment(self._now().astimezone()))
+        tenth = self._tenth()
+        if tenth > self._stamped_tenth:
+            self._stamped_tenth = tenth
+            parts.append(f"window {tenth}0% full")
+        return f"[{', '.join(parts)}] " if parts else ""
+
+    def _tenth(self) -> int:
+        return self.main_context.tokens * 10 // self.budget.limit
+
+
+def _first_freeing(queue: Sequence[Message], start: int, stops: Sequence[int], target: int) -> int:
+    """The first of `stops` that frees `target` tokens from `start` on, or the last of them."""
+    freed = 0
+    for index in range(start, len(queue)):
+        if index in stops and freed >= target:
+            return index
+        freed += queue[index].tokens
+    return stops[-1]

@@ -1,0 +1,310 @@
+"""The paper's function set, bound to one agent's memory, and narrowed by that memory's state.
+
+`choices` makes the schemas of one step: only labels that exist and can be written, only lines that are there, only
+pages that exist, no function of an empty store. So a call that parses can also be carried out. Results are sized in
+tokens, with truthful totals: "results 6-10 of 23, page 2 of 5".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import Any, Literal
+
+from localmem.calls.frame import HEARTBEAT, THOUGHT
+from localmem.calls.grammar import FunctionChoice, Schema
+from localmem.calls.spec import FunctionSpec
+from localmem.errors import InvalidArguments
+from localmem.kernel.messages import SPOKEN_KINDS, Message
+from localmem.kernel.tokens import Tokenizer, clean, count, cut
+from localmem.memory.archival import Archival, Passage
+from localmem.memory.recall import Recall
+from localmem.memory.search import Page
+from localmem.memory.working_context import WorkingContext
+
+SEARCHES = ("conversation_search", "conversation_search_date", "archival_memory_search")
+"""After these the runtime always runs the model again: a search nobody reads is a turn lost."""
+
+EDITS = ("core_memory_append", "core_memory_replace", "archival_memory_insert")
+"""What a model may do when the window is nearly full."""
+
+Phase = Literal["all", "edits", "last"]
+"""Which functions a step offers: all, only those that save, or only the answer."""
+
+PAGE_SIZE = 5  # paper: pages of five results
+_FACT_CHARACTERS = 240
+_NOTE_CHARACTERS = 1_200
+_MESSAGE_CHARACTERS = 1_500
+_QUERY_CHARACTERS = 80
+_LEAST_ROOM = 8  # tokens: a block with less is not offered for appending
+
+
+@dataclass(slots=True)
+class _Pages:
+    """How many pages the last search of each kind had: what `page` may be next."""
+
+    recall: int = 1
+    dates: int = 1
+    archival: int = 1
+
+
+class MemoryFunctions:
+    """The built-in functions of one agent."""
+
+    def __init__(
+        self,
+        *,
+        declarations: Mapping[str, tuple[str, Schema]],
+        working_context: Callable[[], WorkingContext],
+        recall: Recall,
+        archival: Archival,
+        tokenizer: Tokenizer,
+        result_tokens: int,
+        visible: Callable[[], Sequence[Message]],
+        has_timers: Callable[[], bool],
+        pause_timers: Callable[[int], None],
+        now: Callable[[], datetime],
+    ) -> None:
+        self._working_context = working_context
+        self._recall = recall
+        self._archival = archival
+        self._tokenizer = tokenizer
+        self._result_tokens = result_tokens
+        self._visible = visible
+        self._has_timers = has_timers
+        self._pause_timers = pause_timers
+        self._now = now
+        self._pages = _Pages()
+        runs: dict[str, Callable[..., object]] = {
+            "send_message": self.send_message,
+            "core_memory_append": self.core_memory_append,
+            "core_memory_replace": self.core_memory_replace,
+            "conversation_search": self.conversation_search,
+            "conversation_search_date": self.conversation_search_date,
+            "archival_memory_insert": self.archival_memory_insert,
+            "archival_memory_search": self.archival_memory_search,
+            "pause_heartbeats": self.pause_heartbeats,
+        }
+        self.specs = {
+            name: FunctionSpec(name, *declarations[name], run, takes_heartbeat=name in (*EDITS, "pause_heartbeats"))
+            for name, run in runs.items()
+        }
+
+    # -- what a step may call ------------------------------------------------------------------------------------
+
+    def choices(
+        self, phase: Phase, *, own: Sequence[FunctionSpec] = (), thought: bool = False
+    ) -> tuple[FunctionChoice, ...]:
+        """The functions of a step, in the order they are declared; `own` are the user's."""
+        offered = [
+            (self.specs[name], schema)
+            for name, narrow in self._narrowings().items()
+            if _in_phase(name, phase) and (schema := narrow()) is not None
+        ]
+        if phase == "all":
+            offered += [(spec, spec.parameters) for spec in own]
+        return tuple(
+            FunctionChoice(spec.name, _with_extras(schema, heartbeat=spec.takes_heartbeat, thought=thought))
+            for spec, schema in offered
+        )
+
+    def _narrowings(self) -> dict[str, Callable[[], Schema | None]]:
+        """Each function's schema as the state allows it; None where it cannot be called."""
+        return {
+            "send_message": lambda: _object(message=_text(_MESSAGE_CHARACTERS)),
+            "core_memory_append": self._append_schema,
+            "core_memory_replace": self._replace_schema,
+            "conversation_search": lambda: self._if_evicted(
+                _object(query=_text(_QUERY_CHARACTERS), page=_page(self._pages.recall))
+            ),
+            "conversation_search_date": lambda: self._if_evicted(
+                _object(
+                    start_date={"type": "string", "format": "date"},
+                    end_date={"type": "string", "format": "date"},
+                    page=_page(self._pages.dates),
+                )
+            ),
+            "archival_memory_insert": lambda: _object(content=_text(_NOTE_CHARACTERS)),
+            "archival_memory_search": self._archival_schema,
+            "pause_heartbeats": self._pause_schema,
+        }
+
+    def _append_schema(self) -> Schema | None:
+        writable = [
+            block.label
+            for block in self._working_context().blocks
+            if not block.read_only and self._working_context().room(block.label) >= _LEAST_ROOM
+        ]
+        return _object(label={"enum": writable}, content=_text(_FACT_CHARACTERS)) if writable else None
+
+    def _replace_schema(self) -> Schema | None:
+        """One alternative a block: its label, then one of the lines it really holds."""
+        alternatives = [
+            _object(
+                label={"const": block.label},
+                old_content={"enum": list(dict.fromkeys(block.lines))},
+                new_content={"type": "string", "maxLength": _FACT_CHARACTERS},
+            )
+            for block in self._working_context().blocks
+            if block.lines and not block.read_only
+        ]
+        if not alternatives:
+            return None
+        return alternatives[0] if len(alternatives) == 1 else {"anyOf": alternatives}
+
+    def _archival_schema(self) -> Schema | None:
+        if not self._archival.count():
+            return None
+        return _object(query=_text(_QUERY_CHARACTERS), page=_page(self._pages.archival))
+
+    def _pause_schema(self) -> Schema | None:
+        if not self._has_timers():
+            return None
+        return _object(minutes={"type": "integer", "minimum": 1, "maximum": 360})
+
+    def _if_evicted(self, schema: Schema) -> Schema | None:
+        """None while everything ever said is still in the window: there is nothing to search for."""
+        spoken = sum(message.kind in SPOKEN_KINDS for message in self._visible())
+        return schema if self._recall.spoken_count() > spoken else None
+
+    # -- what they do --------------------------------------------------------------------------------------------
+
+    def send_message(self, message: str) -> str:
+        del message  # the agent yields the step; saying it is the interface's part
+        return "Sent."
+
+    def core_memory_append(self, label: str, content: str) -> str:
+        added = self._working_context().append(label, content)
+        return f"Saved in {label}." if added else f"{label} says that already; nothing changed."
+
+    def core_memory_replace(self, label: str, old_content: str, new_content: str) -> str:
+        self._working_context().replace(label, old_content, new_content)
+        if not new_content.strip():
+            return f"Deleted from {label}: {old_content}"
+        return f"{label} now says: {new_content.strip()} (not any more: {old_content})"
+
+    def archival_memory_insert(self, content: str) -> str:
+        known = self._archival.near_duplicate(content)
+        if known is not None:
+            return f"Archival memory says nearly that already: {cut(self._tokenizer, known.text, 60)}"
+        self._archival.insert(clean(content), now=self._now())
+        return f"Stored. Archival memory holds {self._archival.count()} passages."
+
+    def archival_memory_search(self, query: str, page: int = 1) -> str:
+        found = self._archival.search(query, page=max(0, page - 1), page_size=PAGE_SIZE)
+        self._pages.archival = max(1, found.pages)
+        if not found.total:
+            return (
+                f"Nothing found for {query!r} in {self._archival.count()} passages. Try other or fewer words, or "
+                "conversation_search."
+            )
+        return self._show(found, [_passage_row(passage) for passage in found.items], query)
+
+    def conversation_search(self, query: str, page: int = 1) -> str:
+        found = self._recall.search(query, page=max(0, page - 1), page_size=PAGE_SIZE, exclude=self._visible_ids())
+        self._pages.recall = max(1, found.pages)
+        if not found.total:
+            return (
+                f"Nothing found for {query!r} in older messages. Try other or fewer words, or archival_memory_search."
+            )
+        return self._show(found, [_message_row(message) for message in found.items], query)
+
+    def conversation_search_date(self, start_date: str, end_date: str, page: int = 1) -> str:
+        since, until = _day(start_date), _day(end_date)
+        if until < since:
+            raise InvalidArguments(f"end_date {end_date} is before start_date {start_date}; swap them")
+        found = self._recall.search("", since=since, until=until, page=max(0, page - 1), page_size=PAGE_SIZE)
+        self._pages.dates = max(1, found.pages)
+        if not found.total:
+            return f"No messages from {start_date} to {end_date}. Try other days, or conversation_search."
+        return self._show(found, [_message_row(message) for message in found.items], "")
+
+    def _visible_ids(self) -> list[int]:
+        return [message.id for message in self._visible() if message.id is not None]
+
+    def pause_heartbeats(self, minutes: int) -> str:
+        self._pause_timers(minutes)
+        until = self._now().astimezone() + timedelta(minutes=minutes)
+        return f"Timed events are held back until {until:%H:%M}."
+
+    def _show(self, page: Page[Any], rows: Sequence[tuple[str, str]], query: str) -> str:  # Any: both kinds of item
+        """A page of results in at most `result_tokens`, each row cut round what was searched for."""
+        if not rows:
+            return f"There is no page {page.page + 1}: {page.total} results, {page.pages} pages."
+        first = page.page * PAGE_SIZE + 1
+        header = f"Results {first}-{first + len(rows) - 1} of {page.total}, page {page.page + 1} of {page.pages}:"
+        share = (self._result_tokens - count(self._tokenizer, header)) // len(rows) - 4
+        lines = [_row(self._tokenizer, head, text, query, share) for head, text in rows]
+        return "\n".join([header, *lines])
+
+
+def _in_phase(name: str, phase: Phase) -> bool:
+    if phase == "last":
+        return name == "send_message"
+    return phase == "all" or name in EDITS
+
+
+def _with_extras(schema: Schema, *, heartbeat: bool, thought: bool) -> Schema:
+    """The runtime's own arguments: a thought before, request_heartbeat after the function's own."""
+    if "anyOf" in schema:
+        return {"anyOf": [_with_extras(s, heartbeat=heartbeat, thought=thought) for s in schema["anyOf"]]}
+    before = {THOUGHT: {"type": "string", "maxLength": 120}} if thought else {}
+    after = {HEARTBEAT: {"type": "boolean"}} if heartbeat else {}
+    properties = {**before, **schema.get("properties", {}), **after}
+    return {**schema, "properties": properties, "required": list(properties)}
+
+
+def _object(**properties: Schema) -> Schema:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _text(characters: int) -> Schema:
+    return {"type": "string", "minLength": 1, "maxLength": characters}
+
+
+def _page(pages: int) -> Schema:
+    return {"type": "integer", "minimum": 1, "maximum": pages}
+
+
+def _day(text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidArguments(f"{text!r} is no date; write YYYY-MM-DD, a day that exists") from error
+
+
+def _message_row(message: Message) -> tuple[str, str]:
+    who = "User" if message.kind == "user_message" else "You"
+    return f"[{message.created_at.astimezone():%Y-%m-%d %H:%M}] {who}: ", message.text
+
+
+def _passage_row(passage: Passage) -> tuple[str, str]:
+    source = f" {passage.source}" if passage.source else ""
+    return f"[{passage.created_at.astimezone():%Y-%m-%d}{source}] ", passage.text
+
+
+def _row(tokenizer: Tokenizer, head: str, text: str, query: str, limit: int) -> str:
+    room = max(8, limit - count(tokenizer, head))
+    return head + cut(tokenizer, excerpt(text.replace("\n", " "), query, room * 6), room)
+
+
+def excerpt(text: str, query: str, characters: int) -> str:
+    """The part of a long text round the first of the query's words that it holds.
+
+    >>> excerpt("a" * 50 + " needle " + "b" * 50, "needle", 20)
+    '…aaaa needle bbbbbbbb…'
+    """
+    if len(text) <= characters:
+        return text
+    folded = text.casefold()
+    words = sorted((word for word in query.casefold().split() if len(word) > 2), key=len, reverse=True)
+    place = next((found for word in words if (found := folded.find(word)) >= 0), 0)
+    start = max(0, min(place - characters // 4, len(text) - characters))
+    shown = text[start : start + characters]
+    return f"{'…' if start else ''}{shown}{'…' if start + characters < len(text) else ''}"

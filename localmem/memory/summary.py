@@ -1,0 +1,96 @@
+"""The recursive summary (MemGPT, section 2.2): old summary + evicted messages -> new summary.
+
+Its own prompt never overflows: what was evicted is folded in pieces that fit, each piece into the summary of those
+before it. What the agent itself said is part of what is summarised. When a model gives nothing usable the old summary
+stays and says how much is missing: a flush always succeeds, and nothing is lost from recall storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from localmem.backend.base import Backend, Completion, Sampling
+from localmem.calls.prompt import TurnEncoder
+from localmem.errors import ConfigError
+from localmem.kernel.messages import Message
+from localmem.kernel.tokens import count, cut
+
+_LEAST_PIECE = 128  # tokens of messages a side prompt must have room for
+
+OnInference = Callable[[str, Completion], None]
+
+
+class Summarizer:
+    """Folds messages into a summary of at most `limit` tokens."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        encoder: TurnEncoder,
+        *,
+        instructions: str,
+        limit: int,
+        on_inference: OnInference,
+    ) -> None:
+        self._backend = backend
+        self._encoder = encoder
+        self._instructions = instructions.replace("{words}", str(max(20, limit // 2)))
+        self.limit = limit
+        self._on_inference = on_inference
+        overhead = encoder.side_prompt(self._instructions, _request("", "")).tokens
+        self._piece_tokens = backend.side_window - overhead - 2 * limit - 16  # the old summary in, the new one out
+        if self._piece_tokens < _LEAST_PIECE:
+            raise ConfigError(
+                f"summary_tokens is {limit}: a summary that long does not fit a prompt of {backend.side_window} tokens",
+                f"Use at most {(backend.side_window - overhead - 16 - _LEAST_PIECE) // 2}.",
+            )
+
+    def fold(self, summary: str, evicted: Iterable[Message]) -> str:
+        """The new summary."""
+        for piece in self._pieces(evicted):
+            summary = self._fold_piece(summary, piece) or summary
+        return cut(self._encoder.tokenizer, summary, self.limit)
+
+    def _pieces(self, messages: Iterable[Message]) -> Iterator[str]:
+        """Transcript pieces of at most `_piece_tokens` each."""
+        tokenizer = self._encoder.tokenizer
+        lines: list[str] = []
+        size = 0
+        for line in map(transcript_line, messages):
+            if not line:
+                continue
+            shown = cut(tokenizer, line, self._piece_tokens // 2)
+            tokens = count(tokenizer, shown) + 1
+            if size + tokens > self._piece_tokens and lines:
+                yield "\n".join(lines)
+                lines, size = [], 0
+            lines.append(shown)
+            size += tokens
+        if lines:
+            yield "\n".join(lines)
+
+    def _fold_piece(self, summary: str, piece: str) -> str:
+        prompt = self._encoder.side_prompt(self._instructions, _request(summary, piece))
+        completion = self._backend.complete(
+            prompt, grammar=None, sampling=Sampling(), max_tokens=self.limit, sequence="side"
+        )
+        self._on_inference("summary", completion)
+        return completion.text.strip()
+
+
+def _request(summary: str, piece: str) -> str:
+    return f"Summary so far:\n{summary or '(none)'}\n\nMessages that follow it:\n{piece}\n\nWrite the new summary."
+
+
+def transcript_line(message: Message) -> str:
+    """A message as one line of a transcript; empty for what a summary has no use for."""
+    when = message.created_at.strftime("%Y-%m-%d")
+    if message.kind == "user_message":
+        return f"[{when}] User: {message.text}"
+    if message.kind == "reply":
+        return f"[{when}] Assistant: {message.text}"
+    if message.kind == "call" and message.text.startswith(("core_memory", "archival_memory_insert")):
+        return f"[{when}] (Assistant saved: {message.text})"
+    if message.kind in ("document", "timer", "system_message"):
+        return f"[{when}] (Event: {message.text})"
+    return ""

@@ -1,0 +1,130 @@
+"""Working context (MemGPT, section 2.1): small blocks that stay in the window and that only functions change.
+
+Pure: blocks in, blocks out; who keeps them is told through `save`. Limits are in the model's tokens. An edit is
+checked before it is made, so a refused one leaves the block byte for byte as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from localmem.errors import BlockNotFound, InvalidArguments, WorkingContextFull
+from localmem.kernel.tokens import Tokenizer, clean, count, fits
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One block; `limit` is in tokens."""
+
+    label: str
+    description: str
+    value: str = ""
+    limit: int = 300
+    read_only: bool = False
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The facts it holds, one a line."""
+        return tuple(line for line in self.value.split("\n") if line.strip())
+
+
+class WorkingContext(Mapping[str, str]):
+    """An agent's blocks by label, in order; reading one gives its text."""
+
+    def __init__(self, blocks: Iterable[Block], tokenizer: Tokenizer, save: Callable[[Block], None]) -> None:
+        self._blocks = {block.label: block for block in blocks}
+        self._tokenizer = tokenizer
+        self._save = save
+
+    def __getitem__(self, label: str) -> str:
+        return self._blocks[label].value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._blocks)
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        return tuple(self._blocks.values())
+
+    def block(self, label: str) -> Block:
+        """Raises BlockNotFound, naming the labels there are."""
+        if label not in self._blocks:
+            raise BlockNotFound(f"there is no block {label!r}; the blocks are {', '.join(self._blocks)}")
+        return self._blocks[label]
+
+    def used(self, label: str) -> int:
+        """Tokens the block's text takes."""
+        return count(self._tokenizer, self.block(label).value)
+
+    def room(self, label: str) -> int:
+        """Tokens that still fit into the block."""
+        return max(0, self.block(label).limit - self.used(label))
+
+    def append(self, label: str, content: str) -> bool:
+        """Add a line; False when the block already says exactly that."""
+        block = self._writable(label)
+        addition = clean(content).strip()
+        if not addition:
+            raise InvalidArguments("content is empty; write the fact to remember")
+        if addition.casefold() in {line.strip().casefold() for line in block.lines}:
+            return False
+        self._put(block, f"{block.value}\n{addition}" if block.value.strip() else addition)
+        return True
+
+    def replace(self, label: str, old: str, new: str) -> None:
+        """Change the one place that reads `old` into `new`; an empty `new` deletes it."""
+        block = self._writable(label)
+        if not old:
+            raise InvalidArguments("old_content is empty; copy the text to change from the block")
+        found = block.value.count(old)
+        if found != 1:
+            problem = "is not in" if found == 0 else f"stands {found} times in"
+            raise InvalidArguments(f"{old!r} {problem} {label!r}, which reads:\n{block.value}")
+        value = block.value.replace(old, clean(new).strip())
+        self._put(block, "\n".join(line for line in value.split("\n") if line.strip()))
+
+    def set(self, label: str, value: str) -> None:
+        """Rewrite a whole block. For people: it may write a read-only block too."""
+        self._put(self.block(label), clean(value).strip())
+
+    def add(self, block: Block) -> None:
+        """Add a block, or change one's description, limit and flag. Raises WorkingContextFull if its text is over."""
+        self._put(block, clean(block.value).strip())
+
+    def render(self) -> str:
+        """The blocks as they stand in the window."""
+        return self._text(None)
+
+    def most_tokens(self) -> int:
+        """Tokens the rendering takes when every block is full."""
+        empty = count(self._tokenizer, self._text(""))
+        return empty + sum(block.limit for block in self.blocks)
+
+    def _text(self, value: str | None) -> str:
+        parts = ["Core memory, always before you:"]
+        for block in self.blocks:
+            flag = ", read-only" if block.read_only else ""
+            shown = block.value or "(empty)" if value is None else value
+            parts.append(f"[{block.label}] {block.description}{flag}\n{shown}")
+        return "\n".join(parts)
+
+    def _writable(self, label: str) -> Block:
+        block = self.block(label)
+        if block.read_only:
+            raise InvalidArguments(f"block {label!r} is read-only")
+        return block
+
+    def _put(self, block: Block, value: str) -> None:
+        if not fits(self._tokenizer, value, block.limit):
+            size = count(self._tokenizer, value[: block.limit * 64])
+            raise WorkingContextFull(
+                f"block {block.label!r} would be full: {size} of {block.limit} tokens; shorten a line with "
+                "core_memory_replace first, or store the text with archival_memory_insert"
+            )
+        changed = replace(block, value=value)
+        self._save(changed)
+        self._blocks[block.label] = changed

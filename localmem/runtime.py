@@ -1,0 +1,174 @@
+"""The composition root: settings -> database, model, embedder, agent. The only file that names concrete parts."""
+
+from __future__ import annotations
+
+import logging
+import tomllib
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.resources import files
+
+from localmem import models
+from localmem.backend.base import Backend, Sampling
+from localmem.backend.llama import LlamaBackend
+from localmem.calls.frame import Frame
+from localmem.calls.spec import load_declarations
+from localmem.config import Settings, ensure_home, load_settings
+from localmem.errors import AgentNotFound
+from localmem.kernel.agent import Agent, AgentOptions
+from localmem.kernel.budget import Budget
+from localmem.memory.archival import Archival
+from localmem.memory.recall import Recall
+from localmem.resources import data_dir
+from localmem.storage.agent_store import AgentRow, AgentStore, BlockRow
+from localmem.storage.database import Database
+from localmem.storage.embedder import Embedder, HashEmbedder, SentenceTransformerEmbedder
+from localmem.storage.lock import agent_lock
+
+logger = logging.getLogger(__name__)
+
+Clock = Callable[[], datetime]
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def open(  # noqa: A001  # localmem.open is the public name
+    name: str = "default",
+    *,
+    model: str | None = None,
+    settings: Settings | None = None,
+    backend: Backend | None = None,
+    embedder: Embedder | None = None,
+    now: Clock = utc_now,
+    create: bool = True,
+) -> Agent:
+    """The agent of that name, created with empty memory or reopened with all of it.
+
+    `model` is a card's name or a path to a GGUF. `backend` and `embedder` replace those of the settings. The agent is
+    locked against other processes until `close`. Raises LocalmemError in its many kinds.
+    """
+    settings = settings or load_settings(flags={"model": model})
+    ensure_home(settings)
+    database = Database(settings.database)
+    store = AgentStore(database)
+    row = _row(store, name, settings, now, create=create)
+    lock = agent_lock(settings.home / "locks", name)
+    own_backend = backend is None
+    try:
+        backend = backend or load_backend(settings)
+        agent = _assemble(row, settings, database, backend, embedder or make_embedder(settings), now)
+    except BaseException:
+        lock.release()
+        database.close()
+        raise
+
+    def close() -> None:
+        lock.release()
+        database.close()
+        if own_backend:
+            agent.backend.close()
+
+    agent.on_close(close)
+    return agent
+
+
+def load_backend(settings: Settings, *, counting_only: bool = False) -> LlamaBackend:
+    """The model of the settings, loaded. Raises ModelNotFound, ModelCorrupt or BackendError."""
+    card = models.find_card(settings.model, models.load_cards(settings.models_dir))
+    path = models.locate(card, settings)
+    models.check_gguf(path)
+    return LlamaBackend(
+        path,
+        window=settings.window or card.context_window,
+        threads=settings.threads,
+        gpu_layers=settings.gpu_layers,
+        chat_template=card.chat_template,
+        counting_only=counting_only,
+    )
+
+
+def make_embedder(settings: Settings) -> Embedder | None:
+    """The embedder of the settings; it loads when it is first used."""
+    if settings.embedder == "none":
+        return None
+    return HashEmbedder() if settings.embedder == "hash" else SentenceTransformerEmbedder(settings.embedder)
+
+
+def open_storages(
+    name: str, settings: Settings, *, database: Database | None = None, embedder: Embedder | None = None
+) -> tuple[AgentRow, Recall, Archival]:
+    """An agent's two storages without its model, for looking and loading. Raises AgentNotFound."""
+    database = database or Database(settings.database)
+    row = AgentStore(database).get(name)
+    return row, *_storages(row, settings, database, embedder)
+
+
+def _row(store: AgentStore, name: str, settings: Settings, now: Clock, *, create: bool) -> AgentRow:
+    try:
+        row = store.get(name)
+    except AgentNotFound:
+        if not create:
+            raise
+        row = create_agent(store, name, settings, now)
+    if row.model != settings.model:
+        store.set_model(row.id, settings.model)
+    return row
+
+
+def create_agent(store: AgentStore, name: str, settings: Settings, now: Clock = utc_now) -> AgentRow:
+    """A new agent with the blocks of the paper: persona and human. Raises LocalmemError if the name is taken."""
+    row = store.create(name, model=settings.model, now=now())
+    blocks = (
+        BlockRow("persona", "Who you are.", _prompt("personas/default.md"), limit_tokens=150, position=0),
+        BlockRow("human", "What you know about the user.", "", limit_tokens=400, position=1),
+    )
+    for block in blocks:
+        store.put_block(row.id, block, author="user", step_id=None, now=now())
+    return row
+
+
+def _assemble(
+    row: AgentRow, settings: Settings, database: Database, backend: Backend, embedder: Embedder | None, now: Clock
+) -> Agent:
+    recall, archival = _storages(row, settings, database, embedder)
+    return Agent(
+        row,
+        backend=backend,
+        database=database,
+        recall=recall,
+        archival=archival,
+        options=_options(settings, backend.window),
+        now=now,
+    )
+
+
+def _storages(
+    row: AgentRow, settings: Settings, database: Database, embedder: Embedder | None
+) -> tuple[Recall, Archival]:
+    folder = None if embedder is None or database.in_memory else settings.home / "index"
+    return Recall(database, row.id, embedder, folder), Archival(database, row.id, embedder, folder)
+
+
+def _options(settings: Settings, window: int) -> AgentOptions:
+    card = models.find_card(settings.model, models.load_cards(settings.models_dir))
+    grammars = data_dir("grammars")
+    frames = tomllib.loads((grammars / "frames.toml").read_text(encoding="utf-8"))
+    return AgentOptions(
+        budget=Budget(window, settings.reserve, settings.warning, settings.flush, settings.evict),
+        instructions=_prompt("system.md"),
+        summary_instructions=_prompt("summary.md"),
+        declarations=load_declarations(grammars / "memgpt.json"),
+        frames={name: Frame(**frame) for name, frame in frames.items()},
+        frame=card.profile.frame,
+        thought=card.profile.thought == "first",
+        summary_tokens=settings.summary_tokens,
+        max_steps=settings.max_steps,
+        max_tokens_per_event=settings.max_tokens_per_event,
+        sampling=Sampling(temperature=settings.temperature, seed=settings.seed),
+    )
+
+
+def _prompt(name: str) -> str:
+    return (files("localmem") / "prompts" / name).read_text(encoding="utf-8").strip()
