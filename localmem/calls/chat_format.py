@@ -33,6 +33,9 @@ CHATML = (
 _SYSTEM, _USER, _ASSISTANT, _SECOND, _RESULT = "QZSYSTEMZQ", "QZUSERZQ", "QZASSISTANTZQ", "QZSECONDZQ", "QZRESULTZQ"
 _NAME, _VALUE = "qzfunctionzq", "QZVALUEZQ"
 
+# A template is a program by a stranger: what it may raise beside jinja2's own errors.
+_TEMPLATE_FAULTS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError)
+
 
 @dataclass(frozen=True, slots=True)
 class ChatFormat:
@@ -71,7 +74,7 @@ class ChatTemplate:
             return self._template.render(
                 messages=messages, tools=tools, add_generation_prompt=generate, **self._special
             )
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
+        except _TEMPLATE_FAULTS as error:
             raise jinja2.TemplateError(str(error)) from error
 
 
@@ -106,7 +109,7 @@ class _Probe:
         second = self._render([*self._exchange[: len(exchange)], _message("user", _SECOND)])
         user = _around(_rest(second, exchange[-1]), _SECOND)
         assistant = _around(_rest(exchange[-1], opening), _ASSISTANT)
-        generated = self._template.render(self._exchange[:2], generate=True)
+        generated = self._template.render(self._exchange[:-1], generate=True)
         if generated.startswith(opening) and len(generated) > len(opening):
             assistant = (generated[len(opening) :], assistant[1])
         first, native = self._first(opening, user)
