@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from support import SMOLLM, Clock, model_path
 
 from localmem.backend.constraint import GuidanceEngine
 from localmem.backend.llama import LlamaBackend
 from localmem.backend.llama_library import LlamaModel
 from localmem.storage.database import Database
-from support import SMOLLM, Clock, model_path
 
 # Examples of a property: more of them with LOCALMEM_MAX_EXAMPLES=500. No deadline: a test asserts no time.
 settings.register_profile(

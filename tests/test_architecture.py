@@ -150,7 +150,9 @@ def caught(handler: ast.ExceptHandler) -> set[str]:
 
 
 def test_only_the_executor_catches_every_exception():
-    catching = {n for n, path in modules().items() if any(caught(h) & {"Exception", "everything"} for h in handlers(path))}
+    catching = {
+        n for n, path in modules().items() if any(caught(h) & {"Exception", "everything"} for h in handlers(path))
+    }
     assert catching == {"kernel.executor"}
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 from localmem.errors import InvalidArguments
 from localmem.kernel.messages import FunctionCall
+from localmem.kernel.tokens import clean
 
 THOUGHT = "thought"
 HEARTBEAT = "request_heartbeat"
@@ -39,11 +41,22 @@ class Frame:
             raise InvalidArguments(f"that was no function call; write {self.write('NAME', '{...}')}")
         name, _, arguments = body[start + len(self.before) : end].partition(self.between)
         try:
-            values = json.loads(arguments)
-        except json.JSONDecodeError as error:
+            values = _clean(json.loads(arguments))
+        except (ValueError, RecursionError) as error:  # not JSON, a number of 5,000 digits, brackets without end
             raise InvalidArguments(f"the arguments of {name} are not JSON: {error}") from error
         if not isinstance(values, dict):
             raise InvalidArguments(f"the arguments of {name} must be an object")
         thought = str(values.pop(THOUGHT, ""))
         heartbeat = values.pop(HEARTBEAT, False) is True
         return FunctionCall(name, values, thought, heartbeat)
+
+
+def _clean(value: Any) -> Any:  # Any: JSON
+    """JSON escapes can spell lone surrogates and NULs, which nothing can show or store."""
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    if isinstance(value, dict):
+        return {clean(key): _clean(item) for key, item in value.items()}
+    return value

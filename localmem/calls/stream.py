@@ -7,6 +7,19 @@ import re
 from collections.abc import Callable
 
 from localmem.calls.frame import Frame
+from localmem.kernel.tokens import clean
+
+# Characters of a JSON string that no later text can change. A high surrogate waits until its low one is there, or
+# until something else is: then it stands alone, and is shown as the stored reply has it.
+_CERTAIN = re.compile(
+    r"""(?:[^"\\]+
+        |\\["\\/bfnrt]
+        |\\u(?![dD][89abAB])[0-9a-fA-F]{4}
+        |\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}
+        |\\u[dD][89abAB][0-9a-fA-F]{2}(?=[^\\]|\\[^u]|\\u[^dD]|\\u[dD][^c-fC-F])
+    )*""",
+    re.VERBOSE,
+)
 
 
 class ReplyStream:
@@ -34,20 +47,7 @@ class ReplyStream:
 
 
 def _decode(text: str) -> str:
-    """The JSON string that `text` begins, up to its end or to the first escape that is not whole."""
-    end, position = len(text), 0
-    while position < len(text):
-        if text[position] == '"':
-            end = position
-            break
-        if text[position] != "\\":
-            position += 1
-            continue
-        width = 6 if text[position + 1 : position + 2] == "u" else 2
-        if width == 6 and text[position + 2 : position + 4].lower() in ("d8", "d9", "da", "db"):
-            width = 12  # a surrogate pair is one character
-        if position + width > len(text):
-            end = position
-            break
-        position += width
-    return str(json.loads(f'"{text[:end]}"', strict=False))
+    """The JSON string that `text` begins, up to its end or to the first character that is not certain yet."""
+    certain = _CERTAIN.match(text)
+    assert certain is not None, "it matches nothing at least"
+    return clean(str(json.loads(f'"{certain[0]}"', strict=False)))
