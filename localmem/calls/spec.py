@@ -20,6 +20,10 @@ from localmem.errors import LocalmemError
 _DEFAULT_TEXT_CHARACTERS = 400
 """A string with no length of its own could fill the window: user functions get this unless they say otherwise."""
 
+# What the constraint engine knows; it refuses a grammar with any other. pydantic checks the rest when it converts.
+_FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"})
+_DROPPED = frozenset({"title", "default", "uniqueItems", "writeOnly"})
+
 
 @dataclass(frozen=True, slots=True)
 class FunctionSpec:
@@ -108,7 +112,7 @@ def _schema(function: Callable[..., object], signature: inspect.Signature, name:
 
 
 def _tidy(schema: Any) -> Any:  # Any: JSON
-    """Titles and defaults dropped, strings bounded."""
+    """Titles, defaults and what no grammar can hold dropped, strings bounded."""
     if isinstance(schema, list):
         return [_tidy(item) for item in schema]
     if not isinstance(schema, Mapping):
@@ -116,7 +120,7 @@ def _tidy(schema: Any) -> Any:  # Any: JSON
     tidy = {
         key: {name: _tidy(item) for name, item in value.items()} if key in ("properties", "$defs") else _tidy(value)
         for key, value in schema.items()
-        if key not in ("title", "default")
+        if key not in _DROPPED and not (key == "format" and value not in _FORMATS)
     }
     if tidy.get("type") == "string" and not {"enum", "const", "pattern", "format", "maxLength"} & set(tidy):
         tidy["maxLength"] = _DEFAULT_TEXT_CHARACTERS
