@@ -21,10 +21,13 @@ def next_due(schedule: str, after: datetime) -> datetime:
     """The first moment of `schedule` after `after`. Raises LocalmemError for what is no schedule."""
     interval = _INTERVAL.fullmatch(schedule.strip())
     if interval:
-        step = timedelta(**{_UNITS[interval[2].lower()]: int(interval[1])})
-        if not step:
+        try:
+            due = after + timedelta(**{_UNITS[interval[2].lower()]: int(interval[1])})
+        except (OverflowError, ValueError) as error:  # past the year 9999
+            raise _no_schedule(schedule) from error
+        if due == after:
             raise _no_schedule(schedule)
-        return after + step
+        return due
     from croniter import croniter
     from croniter.croniter import CroniterError
 
