@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import logging
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import files
 
 from localmem import models
 from localmem.backend.base import Backend, Sampling
+from localmem.backend.constraint import GuidanceEngine
 from localmem.backend.llama import LlamaBackend
+from localmem.backend.llama_library import open_vocabulary
+from localmem.calls.chat_format import probe
 from localmem.calls.frame import Frame
+from localmem.calls.prompt import TurnEncoder
 from localmem.calls.spec import load_declarations
 from localmem.config import Settings, ensure_home, load_settings
 from localmem.errors import AgentNotFound
@@ -103,6 +109,59 @@ def open_storages(
     database = database or Database(settings.database)
     row = AgentStore(database).get(name)
     return row, *_storages(row, settings, database, embedder)
+
+
+@contextmanager
+def look(name: str, settings: Settings, *, backend: Backend | None = None, now: Clock = utc_now) -> Generator[Agent]:
+    """An agent as its window stands, to be looked at and not run: not locked, the weights not read.
+
+    Raises AgentNotFound, and LocalmemError in its other kinds.
+    """
+    with Database(settings.database) as database:
+        row = AgentStore(database).get(name)
+        used = backend or load_backend(settings, counting_only=True)
+        try:
+            yield _assemble(row, settings, database, used, None, now)
+        finally:
+            if backend is None:
+                used.close()
+
+
+@dataclass(frozen=True, slots=True)
+class WindowUse:
+    """How an agent's window is filled, in tokens; `parts` add up to `used`."""
+
+    window: int
+    reserve: int
+    used: int
+    free: int
+    parts: Mapping[str, int]
+
+
+def window_use(agent: Agent) -> WindowUse:
+    """The exact count of each part of the window; the answer's beginning counts with the queue."""
+    backend, budget = agent.backend, agent.options.budget
+    without_functions = probe(backend.chat_template, bos=backend.bos_text, eos=backend.eos_text, tools=[])
+    system = len(TurnEncoder(backend.tokenizer, without_functions).first(agent.options.instructions))
+    found = agent.main_context.prompt().parts
+    parts = {
+        "system": system,
+        "functions": found["system"] - system,
+        "working_context": found["working_context"],
+        "summary": found["summary"],
+        "queue": found["queue"] + found["answer"],
+    }
+    used = sum(parts.values())
+    return WindowUse(budget.window, budget.reserve, used, max(0, budget.limit - used), parts)
+
+
+def check_grammar(lark: str, settings: Settings) -> None:
+    """Compile a Lark grammar as the decode loop would, in the model's vocabulary. Raises BackendError if it is bad."""
+    card = models.find_card(settings.model, models.load_cards(settings.models_dir))
+    path = models.locate(card, settings)
+    models.check_gguf(path)
+    with open_vocabulary(path) as model:
+        GuidanceEngine(model.vocabulary_handle, len(model.vocabulary().texts)).start(lark)
 
 
 def _row(store: AgentStore, name: str, settings: Settings, now: Clock, *, create: bool) -> AgentRow:

@@ -1,0 +1,164 @@
+"""What `localmem doctor` looks at: everything that must be right before an agent can run, each on its own.
+
+Nothing is repaired, created or loaded into memory; a check that finds something broken says what to do about it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from localmem import models, runtime
+from localmem.calls.chat_format import probe
+from localmem.config import Settings
+from localmem.errors import LocalmemError
+from localmem.storage.agent_store import AgentStore
+from localmem.storage.database import Database
+
+State = Literal["ok", "note", "broken"]
+
+_NATIVE = ("llama_cpp", "llguidance", "hnswlib", "tiktoken", "sqlite_utils")  # imported: a wheel may not fit the CPU
+_SLOW = ("sentence_transformers", "torch", "outlines")  # only looked for: importing them takes seconds
+_ROOM_BYTES = 200_000_000  # what an index, a snapshot and a log may take
+_NO_ROOM_BYTES = 20_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found. A `note` is worth knowing and stops nothing."""
+
+    check: str
+    state: State
+    text: str
+    hint: str = ""
+
+
+def examine(settings: Settings) -> Iterator[Finding]:
+    """Every check in turn."""
+    yield Finding("python", "ok", ".".join(map(str, sys.version_info[:3])))
+    yield from _packages()
+    yield _home(settings)
+    yield _room(settings)
+    yield _guarded("database", lambda: _database(settings))
+    yield _guarded("model", lambda: _model(settings))
+    yield _guarded("template", lambda: _template(settings))
+    yield _guarded("embedder", lambda: _embedder(settings))
+    yield _guarded("index", lambda: _index(settings))
+
+
+def _guarded(check: str, look: Callable[[], Finding]) -> Finding:
+    try:
+        return look()
+    except LocalmemError as error:
+        return Finding(check, "broken", error.message, error.hint)
+
+
+def _packages() -> Iterable[Finding]:
+    for name in _NATIVE:
+        try:
+            importlib.import_module(name)
+        except (ImportError, OSError) as error:
+            yield Finding(name, "broken", f"cannot be imported: {error}", "Install it again: make install.")
+        else:
+            yield Finding(name, "ok", _version(name))
+    for name in _SLOW:
+        if importlib.util.find_spec(name) is None:
+            yield Finding(name, "broken", "is not installed", "Install it: make install.")
+        else:
+            yield Finding(name, "ok", _version(name))
+
+
+def _version(module: str) -> str:
+    name = {"llama_cpp": "llama-cpp-python"}.get(module, module)
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "version unknown"
+
+
+def _home(settings: Settings) -> Finding:
+    folder = _nearest(settings.home)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        hint = "Set LOCALMEM_HOME to a folder you may write to."
+        return Finding("home", "broken", f"{folder} cannot be written to", hint)
+    return Finding("home", "ok", f"{settings.home}{'' if folder == settings.home else ' (not there yet)'}")
+
+
+def _room(settings: Settings) -> Finding:
+    free = shutil.disk_usage(_nearest(settings.home)).free
+    text = f"{free / 1e6:,.0f} MB free"
+    if free < _NO_ROOM_BYTES:
+        return Finding("disk", "broken", text, "Free some room: nothing more can be remembered without.")
+    return Finding("disk", "note" if free < _ROOM_BYTES else "ok", text)
+
+
+def _nearest(path: Path) -> Path:
+    """The path, or the first folder above it that is there."""
+    return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
+def _database(settings: Settings) -> Finding:
+    if not settings.database.exists():
+        return Finding("database", "ok", f"{settings.database} (not there yet)")
+    with Database(settings.database) as database:
+        damage = str(database.scalar("PRAGMA quick_check(1)"))
+        agents = len(AgentStore(database).list())
+    if damage != "ok":
+        return Finding("database", "broken", f"{settings.database}: {damage}", "Restore a backup.")
+    return Finding("database", "ok", f"{settings.database}, {agents} agent{'' if agents == 1 else 's'}")
+
+
+def _model(settings: Settings) -> Finding:
+    card, path = _weights(settings)
+    models.check_gguf(path)
+    size_bytes = path.stat().st_size
+    if size_bytes != card.size_bytes:
+        text = f"{path} is {size_bytes:,} bytes, its card says {card.size_bytes:,}"
+        return Finding("model", "broken", text, f"Get it again: delete it, then localmem models pull {card.name}.")
+    return Finding("model", "ok", f"{card.name}: {path}, {size_bytes / 1e6:,.0f} MB")
+
+
+def _template(settings: Settings) -> Finding:
+    _weights(settings)
+    backend = runtime.load_backend(settings, counting_only=True)
+    try:
+        notes = probe(backend.chat_template, bos=backend.bos_text, eos=backend.eos_text, tools=[]).notes
+    finally:
+        backend.close()
+    return Finding("template", "note", "; ".join(notes)) if notes else Finding("template", "ok", "usable as it is")
+
+
+def _weights(settings: Settings) -> tuple[models.ModelCard, Path]:
+    card = models.find_card(settings.model, models.load_cards(settings.models_dir))
+    return card, models.locate(card, settings)
+
+
+def _embedder(settings: Settings) -> Finding:
+    embedder = runtime.make_embedder(settings)  # raises where its weights are not
+    if embedder is None:
+        return Finding("embedder", "note", "none: searches go by words alone")
+    return Finding("embedder", "ok", embedder.name)
+
+
+def _index(settings: Settings) -> Finding:
+    if not settings.database.exists():
+        return Finding("index", "ok", "nothing to index yet")
+    with Database(settings.database) as database:
+        embedder = runtime.make_embedder(settings)
+        stale = {
+            row.name: runtime.open_storages(row.name, settings, database=database, embedder=embedder)[2].stale_count()
+            for row in AgentStore(database).list()
+        }
+    behind = {name: number for name, number in stale.items() if number}
+    if not behind:
+        return Finding("index", "ok", "every passage has its vector")
+    text = ", ".join(f"{number} passages of {name}" for name, number in behind.items())
+    return Finding("index", "note", f"{text} are found by words only", "localmem archival reindex -a NAME")

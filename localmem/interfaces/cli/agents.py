@@ -1,0 +1,125 @@
+"""`localmem agents`: who there is."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from localmem.interfaces.cli.common import (
+    DEFAULT_AGENT,
+    JSON,
+    MODEL_NAME,
+    YES,
+    Shared,
+    confirm,
+    find_agent,
+    open_database,
+    print_json,
+    print_table,
+    shared,
+    when,
+)
+
+if TYPE_CHECKING:
+    from localmem.config import Settings
+    from localmem.storage.agent_store import AgentRow
+    from localmem.storage.database import Database
+
+
+@click.group()
+def agents() -> None:
+    """List, create, show and delete agents."""
+
+
+@agents.command("list")
+@shared(JSON)
+def list_agents(shared: Shared) -> None:
+    """Every agent, by name."""
+    with open_database(shared.settings()) as (_, store):
+        rows = store.list()
+    if shared.as_json:
+        print_json([_summary(row) for row in rows])
+        return
+    if not rows:
+        shared.say("There are no agents yet; localmem chat makes one.")
+    print_table(
+        ("name", "model", "created", "last seen"),
+        [(row.name, row.model, when(row.created_at), when(row.last_seen_at)) for row in rows],
+    )
+
+
+@agents.command()
+@click.argument("name")
+@shared(MODEL_NAME, JSON)
+def create(shared: Shared, name: str) -> None:
+    """Create an agent called NAME, with empty memory."""
+    from localmem import models, runtime
+
+    settings = shared.settings()
+    models.find_card(settings.model, models.load_cards(settings.models_dir))
+    with open_database(settings) as (_, store):
+        row = runtime.create_agent(store, name, settings)
+    if shared.as_json:
+        print_json(_summary(row))
+    else:
+        shared.say(f"Created. Talk with it: localmem chat -a {row.name}")
+
+
+@agents.command()
+@click.argument("name", default=DEFAULT_AGENT)
+@shared(JSON)
+def show(shared: Shared, name: str) -> None:
+    """What there is of agent NAME."""
+    settings = shared.settings()
+    with open_database(settings) as (database, store):
+        row = find_agent(store, name, settings)
+        facts = {**_summary(row), **_amounts(database, row, settings)}
+    if shared.as_json:
+        print_json(facts)
+        return
+    shown = {**facts, "created_at": when(row.created_at), "last_seen_at": when(row.last_seen_at)}
+    width = max(map(len, shown))
+    for key, value in shown.items():
+        click.echo(f"{key.replace('_', ' '):{width}}  {value}")
+
+
+@agents.command()
+@click.argument("name")
+@shared(YES)
+def delete(shared: Shared, name: str, yes: bool) -> None:
+    """Delete agent NAME and all it remembers."""
+    from localmem.storage.lock import agent_lock
+
+    settings = shared.settings()
+    with open_database(settings) as (database, store):
+        row = store.get(name)
+        amounts = _amounts(database, row, settings)
+        confirm(f"Delete {name!r} with its {amounts['messages']} messages and {amounts['passages']} passages?", yes=yes)
+        with agent_lock(settings.home / "locks", name):
+            store.delete(name)
+        for path in (settings.home / "index").glob(f"*-{row.id}-*"):
+            path.unlink(missing_ok=True)
+    shared.say(f"Deleted {name}.")
+
+
+def _summary(row: AgentRow) -> dict[str, object]:
+    fields = asdict(row)
+    return {key: fields[key] for key in ("name", "model", "created_at", "last_seen_at")}
+
+
+def _amounts(database: Database, row: AgentRow, settings: Settings) -> dict[str, int]:
+    from localmem import runtime
+    from localmem.storage.agent_store import AgentStore
+
+    store = AgentStore(database)
+    _, recall, archival = runtime.open_storages(row.name, settings, database=database)
+    return {
+        "messages": recall.count(),
+        "queue": len(store.queue_ids(row.id)),
+        "passages": archival.count(),
+        "blocks": len(store.blocks(row.id)),
+        "flushes": len(store.summaries(row.id)),
+        "timers": len(store.timers(row.id)),
+    }
