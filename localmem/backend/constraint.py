@@ -8,6 +8,7 @@ llguidance and outlines_core.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -51,7 +52,9 @@ class GuidanceEngine:
     def __init__(self, vocabulary_handle: Any, size: int) -> None:  # Any: an opaque C pointer
         from llguidance.llamacpp import lltokenizer_from_vocab
 
-        self._tokenizer = lltokenizer_from_vocab(vocabulary_handle)
+        with warnings.catch_warnings():  # it asks for each token's attributes by a name llama.cpp has since changed
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._tokenizer = lltokenizer_from_vocab(vocabulary_handle)
         self.size = size
 
     def start(self, lark: str) -> GuidanceConstraint:

@@ -80,6 +80,7 @@ class LlamaBackend:
         self._closers = _closing_tokens(self.tokenizer.encode)
         self._cached: dict[Sequence, CachedSequence] = {"main": CachedSequence(), "side": CachedSequence()}
         self._context: LlamaContext | None = None
+        self._engine: GuidanceEngine | None = None
         self.threads = threads
         if not counting_only:
             self._prepare(len(vocabulary.texts))
@@ -109,7 +110,7 @@ class LlamaBackend:
                 "This is a defect of localmem: the queue manager must keep prompts inside the window.",
             )
         with self._lock:
-            constraint = None if grammar is None else self._engine.start(grammar.lark(self._encode_template))
+            constraint = None if grammar is None else self._constraint(grammar)
             started = time.perf_counter()
             reused = self._read(prompt, sequence, cancelled)
             read = time.perf_counter()
@@ -130,15 +131,19 @@ class LlamaBackend:
         with self._lock:
             if self._context is not None:
                 self._context.close()
+            self._context = self._engine = None
             self._model.close()
 
     @property
     def _llama(self) -> LlamaContext:
         if self._context is None:
-            raise BackendError(
-                "this backend was opened for counting only", "Open the agent with its model to talk to it."
-            )
+            raise _not_open()
         return self._context
+
+    def _constraint(self, grammar: CallGrammar) -> Constraint:
+        if self._engine is None:
+            raise _not_open()
+        return self._engine.start(grammar.lark(self._encode_template))
 
     def _encode_template(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, special=True)
@@ -188,6 +193,13 @@ class LlamaBackend:
         seconds = {count: _time_tokens(context, count, token) for count in (1, most)}
         logger.info("threads: %s", {count: f"{s * 1000:.1f} ms" for count, s in seconds.items()})
         return min(seconds, key=lambda count: seconds[count])
+
+
+def _not_open() -> BackendError:
+    return BackendError(
+        "this backend cannot write: it was opened for counting only, or is closed",
+        "Open the agent with its model to talk to it.",
+    )
 
 
 def _time_tokens(context: LlamaContext, threads: int, token: int) -> float:

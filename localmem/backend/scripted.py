@@ -7,9 +7,10 @@ and grammar it was handed.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 
-from localmem.backend.base import Completion, OnText, Sampling
+from localmem.backend.base import Completion, FinishReason, OnText, Sampling
 from localmem.backend.base import Sequence as CacheSequence
 from localmem.backend.kv_cache import CachedSequence
 from localmem.calls.chat_format import BARE
@@ -21,6 +22,7 @@ from localmem.kernel.messages import FunctionCall, Usage
 from localmem.kernel.tokens import Tokenizer
 
 _CONTROL = ("<|im_start|>", "<|im_end|>")
+_CONTROL_TEXT = re.compile(f"({'|'.join(map(re.escape, _CONTROL))})")
 
 
 class ByteTokenizer:
@@ -33,13 +35,11 @@ class ByteTokenizer:
     name = "bytes"
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
-        if not special:
-            return list(text.encode("utf-8", "replace"))
-        for index, control in enumerate(_CONTROL):
-            before, found, after = text.partition(control)
-            if found:
-                return [*self.encode(before, special=True), 256 + index, *self.encode(after, special=True)]
-        return list(text.encode("utf-8", "replace"))
+        pieces = _CONTROL_TEXT.split(text) if special else [text]
+        ids: list[int] = []
+        for piece in pieces:
+            ids += [256 + _CONTROL.index(piece)] if special and piece in _CONTROL else piece.encode("utf-8", "replace")
+        return ids
 
     def decode_bytes(self, ids: Sequence[int], *, special: bool = False) -> bytes:
         controls = [control.encode() if special else b"" for control in _CONTROL]
@@ -86,19 +86,27 @@ class ScriptedBackend:
         cancelled: Callable[[], bool] | None = None,
     ) -> Completion:
         room = self.window if sequence == "main" else self.side_window
-        if prompt.tokens + max_tokens > room:
+        if not prompt.ids or prompt.tokens + max_tokens > room:
             raise BackendError(f"a prompt of {prompt.tokens} tokens and {max_tokens} to write do not fit {room}")
         (self.prompts if sequence == "main" else self.side_prompts).append(prompt)
         if sequence == "main":
             self.grammars.append(grammar)
         text = self._next(grammar) if sequence == "main" else self._summary
-        ids = tuple(self.tokenizer.encode(text))
-        whole = len(ids) <= max_tokens
-        ids = ids[:max_tokens]
-        text = self.tokenizer.decode_bytes(ids).decode("utf-8", "replace")
-        if on_text is not None:
-            on_text(text)
-        return Completion(text, ids, "stop" if whole else "length", self._usage(prompt, ids, sequence))
+        ids: list[int] = []
+        reason: FinishReason = "stop"
+        for character in text:
+            piece = self.tokenizer.encode(character)
+            if cancelled is not None and cancelled():
+                reason = "cancelled"
+                break
+            if len(ids) + len(piece) > max_tokens:
+                reason = "length"
+                break
+            ids += piece
+            if on_text is not None:
+                on_text(self.tokenizer.decode_bytes(piece).decode())
+        written = self.tokenizer.decode_bytes(ids).decode()
+        return Completion(written, tuple(ids), reason, self._usage(prompt, tuple(ids), sequence))
 
     def close(self) -> None:
         """Nothing to close."""

@@ -42,12 +42,12 @@ def _run(call: FunctionCall, functions: Mapping[str, FunctionSpec], allowed: Col
     _check(call, spec)
     try:
         result = spec.run(**call.arguments)
+        return "Done." if result is None else str(result)
     except (FunctionError, LocalmemError, KeyboardInterrupt):
         raise
     except Exception as error:
         logger.info("function %s raised", call.name, exc_info=True)
         raise FunctionFailed(f"{call.name} failed: {type(error).__name__}: {error}") from error
-    return "Done." if result is None else str(result)
 
 
 def _check(call: FunctionCall, spec: FunctionSpec) -> None:
