@@ -20,7 +20,7 @@ from localmem.calls.grammar import CallGrammar
 from localmem.calls.prompt import TurnEncoder
 from localmem.calls.spec import FunctionSpec, from_python
 from localmem.calls.stream import ReplyStream
-from localmem.errors import ChainLimit, FunctionError, LocalmemError
+from localmem.errors import ChainLimit, ContextTooSmall, FunctionError, LocalmemError
 from localmem.kernel.budget import Budget
 from localmem.kernel.events import DocumentUploaded, Event, Login, MemoryPressure, TimerFired, UserMessage
 from localmem.kernel.executor import execute, parse
@@ -140,12 +140,22 @@ class Agent:
         self._cancelled.set()
 
     def function(self, function: Callable[..., object]) -> Callable[..., object]:
-        """Decorator: let the model call a typed Python function; its docstring says what it is for."""
+        """Decorator: let the model call a typed Python function; its docstring says what it is for.
+
+        Raises LocalmemError for what a model cannot call, ContextTooSmall when it leaves no room for a queue.
+        """
         spec = from_python(function)
         if spec.name in self._memory_functions.specs:
             raise LocalmemError(f"{spec.name!r} is a function of localmem itself", "Give yours another name.")
+        before = dict(self._own_functions)
         self._own_functions[spec.name] = spec
         self.main_context.set_static(*self._prefix())
+        try:
+            self.queue_manager.check_room()
+        except ContextTooSmall:
+            self._own_functions = before
+            self.main_context.set_static(*self._prefix())
+            raise
         return function
 
     def upload(self, name: str, texts: list[str], *, progress: Callable[[int], None] | None = None) -> None:
@@ -178,7 +188,9 @@ class Agent:
         return max(min(due), paused) if paused else min(due)
 
     def run_timers(self, *, on_reply: OnReply | None = None) -> Iterator[Step]:
-        """Handle every timed event that is due, each once however often it was missed."""
+        """Handle every timed event that is due, each once however often it was missed; none while the agent is busy."""
+        if self._busy.locked():
+            return  # what is due stays due
         paused = self._store.get(self.name).timers_paused_until
         if paused is not None and paused > self._now():
             return
@@ -203,16 +215,18 @@ class Agent:
         self._render_afresh()
 
     def add_block(self, block: Block) -> None:
-        """Add a block of the user's own to the working context, or change its description, limit and flag."""
-        before = self.working_context.blocks
-        self.working_context.add(block)
+        """Add a block of the user's own to the working context, or change its description, limit and flag.
+
+        Raises WorkingContextFull or ContextTooSmall, and then nothing has changed.
+        """
         try:
-            self.queue_manager.check_room()
-        except LocalmemError:
-            self._store.delete_block(self.id, block.label)
-            self.working_context = WorkingContext(before, self.backend.tokenizer, self._save_block)
+            with self._database.transaction():
+                self.working_context.add(block)
+                self.queue_manager.check_room()
+                self._render_afresh()
+        except BaseException:
+            self._restore(self._store.get(self.name))
             raise
-        self._render_afresh()
 
     def close(self) -> None:
         """Save what is cached and let go of the agent."""
@@ -343,12 +357,18 @@ class Agent:
         said = "".join(parts)
         if said:
             call = FunctionCall("send_message", {"message": said + _STOPPED})
-            content = self.frame.write("send_message", json.dumps(call.arguments, ensure_ascii=False))
-            ids = tuple(self.backend.tokenizer.encode(content, special=True))
-            whole = Completion(content, ids, "stop", completion.usage)
+            arguments = json.dumps(call.arguments, ensure_ascii=False)
+            ids = self._ids_of_call(call.name, arguments)
+            whole = Completion(self.frame.write(call.name, arguments), ids, "stop", completion.usage)
             self._append_call("reply", said + _STOPPED, whole)
             return Step(call, FunctionResult(True, "Stopped by the user."), completion.usage, self._step_id or 0)
         return Step(None, FunctionResult(False, "Stopped by the user."), completion.usage, self._step_id or 0)
+
+    def _ids_of_call(self, name: str, arguments: str) -> tuple[int, ...]:
+        """A call as ids: only the frame may hold control tokens, never what was said in it."""
+        encode = self.backend.tokenizer.encode
+        head = encode(self.frame.before + name + self.frame.between, special=True)
+        return (*head, *encode(arguments), *encode(self.frame.after, special=True))
 
     # -- putting it together -------------------------------------------------------------------------------------
 
