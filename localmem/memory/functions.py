@@ -17,7 +17,7 @@ from localmem.calls.grammar import FunctionChoice, Schema
 from localmem.calls.spec import FunctionSpec
 from localmem.errors import InvalidArguments
 from localmem.kernel.messages import SPOKEN_KINDS, Message
-from localmem.kernel.tokens import Tokenizer, clean, count, cut
+from localmem.kernel.tokens import Tokenizer, clean, count, cut, fits
 from localmem.memory.archival import Archival, Passage
 from localmem.memory.recall import Recall
 from localmem.memory.search import Page
@@ -291,7 +291,12 @@ def _passage_row(passage: Passage) -> tuple[str, str]:
 
 def _row(tokenizer: Tokenizer, head: str, text: str, query: str, limit: int) -> str:
     room = max(8, limit - count(tokenizer, head))
-    return head + cut(tokenizer, excerpt(text.replace("\n", " "), query, room * 6), room)
+    line, characters = text.replace("\n", " "), room * 6
+    shown = excerpt(line, query, characters)
+    while characters > 8 and not fits(tokenizer, shown, room):  # a script of few characters a token
+        characters = characters * 3 // 4
+        shown = excerpt(line, query, characters)
+    return head + cut(tokenizer, shown, room)
 
 
 def excerpt(text: str, query: str, characters: int) -> str:

@@ -80,11 +80,13 @@ class WorkingContext(Mapping[str, str]):
         block = self._writable(label)
         if not old:
             raise InvalidArguments("old_content is empty; copy the text to change from the block")
-        found = block.value.count(old)
-        if found != 1:
-            problem = "is not in" if found == 0 else f"stands {found} times in"
-            raise InvalidArguments(f"{old!r} {problem} {label!r}, which reads:\n{block.value}")
-        value = block.value.replace(old, clean(new).strip())
+        value = _with_line_replaced(block.value, old, clean(new).strip())
+        if value is None:
+            found = block.value.count(old)
+            if found != 1:
+                problem = "is not in" if found == 0 else f"stands {found} times in"
+                raise InvalidArguments(f"{old!r} {problem} {label!r}, which reads:\n{block.value}")
+            value = block.value.replace(old, clean(new).strip())
         self._put(block, "\n".join(line for line in value.split("\n") if line.strip()))
 
     def set(self, label: str, value: str) -> None:
@@ -128,3 +130,15 @@ class WorkingContext(Mapping[str, str]):
         changed = replace(block, value=value)
         self._save(changed)
         self._blocks[block.label] = changed
+
+
+def _with_line_replaced(text: str, old: str, new: str) -> str | None:
+    """`text` with its line `old` replaced, also where another line holds it as a part; None if no line is `old`.
+
+    A line that stands twice is replaced once and dropped after that.
+    """
+    lines = text.split("\n")
+    if old not in lines:
+        return None
+    first = lines.index(old)
+    return "\n".join([*lines[:first], new, *(line for line in lines[first + 1 :] if line != old)])

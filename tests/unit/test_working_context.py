@@ -98,13 +98,27 @@ def test_empty_replacement_deletes_the_line():
 
 
 @pytest.mark.parametrize(
-    ("old", "problem"), [("", "empty"), ("z", "is not in"), ("a", "stands 2 times in"), ("A\nb", "is not in")]
+    ("old", "problem"), [("", "empty"), ("z", "is not in"), ("x", "stands 2 times in"), ("XA\nb", "is not in")]
 )
 def test_place_that_cannot_be_told_is_refused_and_the_block_shown(old: str, problem: str):
-    blocks, _ = context(Block("human", "", "a\nb\nab"))
+    blocks, _ = context(Block("human", "", "xa\nb\nxb"))
     with pytest.raises(InvalidArguments, match=problem):
         blocks.replace("human", old, "new")
-    assert blocks["human"] == "a\nb\nab"
+    assert blocks["human"] == "xa\nb\nxb"
+
+
+@pytest.mark.parametrize(
+    ("text", "after"),
+    [
+        ("Has a dog.\nHas a dog. It barks.", "Has a cat.\nHas a dog. It barks."),
+        ("Has a dog.\nName: Ana.\nHas a dog.", "Has a cat.\nName: Ana."),
+    ],
+    ids=["part of another", "twice"],
+)
+def test_whole_line_can_always_be_replaced(text: str, after: str):
+    blocks, _ = context(Block("human", "", text, limit=80))
+    blocks.replace("human", "Has a dog.", "Has a cat.")
+    assert blocks["human"] == after
 
 
 def test_unknown_block_is_refused_with_the_labels_there_are():

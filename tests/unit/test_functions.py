@@ -1,0 +1,273 @@
+"""The paper's functions on one agent's memory, and how the memory's state narrows them."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import pytest
+from support import Clock, append, prompt_text, say, scripted_agent
+
+from localmem.kernel.agent import Agent
+from localmem.kernel.events import UserMessage
+from localmem.kernel.executor import execute
+from localmem.kernel.messages import FunctionCall, FunctionResult
+from localmem.kernel.tokens import count
+from localmem.memory.functions import excerpt
+from localmem.memory.working_context import Block
+from localmem.storage.embedder import HashEmbedder
+
+
+def did(agent: Agent, name: str, **arguments: object) -> FunctionResult:
+    """The result of a call, through a whole step of the agent."""
+    agent.backend.script[:] = [FunctionCall(name, arguments)]  # type: ignore[attr-defined]
+    return next(agent.send("Go on.")).result
+
+
+def schema(agent: Agent, name: str) -> dict[str, object]:
+    return {choice.name: dict(choice.parameters) for choice in agent.grammar().choices}[name]
+
+
+def names(agent: Agent) -> list[str]:
+    return [choice.name for choice in agent.grammar().choices]
+
+
+def with_history(texts: list[str], **options: object) -> Agent:
+    """An agent that was told `texts`, all of it evicted."""
+    agent = scripted_agent(embedder=HashEmbedder(), **options)
+    for text in texts:
+        agent.note(UserMessage(text))
+    while agent.main_context.queue:
+        agent.queue_manager.flush()
+    return agent
+
+
+def test_new_agent_is_offered_no_search():
+    assert names(scripted_agent()) == [
+        "send_message",
+        "core_memory_append",
+        "core_memory_replace",
+        "archival_memory_insert",
+    ]
+
+
+def test_each_store_is_offered_for_search_once_it_holds_something():
+    agent = with_history(["The boat is red."])
+    agent.archival.insert("A note.", now=Clock()())
+    assert {"conversation_search", "conversation_search_date", "archival_memory_search"} <= set(names(agent))
+
+
+def test_full_and_read_only_blocks_are_not_offered_for_appending():
+    agent = scripted_agent()
+    agent.add_block(Block("rules", "", "Be kind.", read_only=True))
+    agent.add_block(Block("tiny", "", "abcdefgh", limit=12))
+    label = schema(agent, "core_memory_append")["properties"]["label"]  # type: ignore[index]
+    assert label == {"enum": ["persona", "human"]}
+
+
+def test_replacing_offers_the_lines_that_are_there():
+    agent = scripted_agent()
+    agent.set_block("human", 'Name: "Ana".\nHas a dog.\nHas a dog.')
+    alternatives = schema(agent, "core_memory_replace")["anyOf"]
+    lines = {a["properties"]["label"]["const"]: a["properties"]["old_content"]["enum"] for a in alternatives}  # type: ignore[index,union-attr]
+    assert lines["persona"] == ["I am kind."]
+    assert lines["human"][0] == 'Name: "Ana".'
+
+
+@pytest.mark.parametrize("text", ["Has a dog.\nHas a dog.", "Has a dog.\nHas a dog. It barks."], ids=["twice", "part"])
+def test_offered_line_can_be_replaced(text: str):
+    agent = scripted_agent()
+    agent.set_block("human", text)
+    result = did(agent, "core_memory_replace", label="human", old_content="Has a dog.", new_content="Has a cat.")
+    assert result.ok
+    assert "Has a cat." in agent.working_context["human"]
+
+
+def test_appending_says_where_it_was_saved_and_when_it_was_known():
+    agent = scripted_agent()
+    assert did(agent, "core_memory_append", label="human", content="Name: Ana.").text == "Saved in human."
+    again = did(agent, "core_memory_append", label="human", content="Name: Ana.")
+    assert "says that already" in again.text
+
+
+def test_replacing_says_what_holds_now_and_what_no_longer():
+    agent = scripted_agent()
+    agent.set_block("human", "Lives in Oslo.")
+    result = did(
+        agent, "core_memory_replace", label="human", old_content="Lives in Oslo.", new_content="Lives in Bergen."
+    )
+    assert "Lives in Bergen." in result.text
+    assert "not any more: Lives in Oslo." in result.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"label": "work", "content": "x"}, "the blocks are persona, human"),
+        ({"label": "human", "content": "  "}, "content is empty"),
+        ({"label": "human", "content": "x" * 201}, "shorten a line"),
+        ({"label": "human"}, "it takes label, content"),
+        ({"label": "human", "content": 7}, "argument content"),
+    ],
+    ids=["unknown block", "empty", "over the limit", "missing argument", "wrong type"],
+)
+def test_refused_edit_says_what_would_work_and_changes_nothing(arguments: dict[str, object], says: str):
+    agent = scripted_agent()
+    result = did(agent, "core_memory_append", **arguments)
+    assert not result.ok
+    assert says in result.text
+    assert agent.working_context["human"] == ""
+
+
+def test_found_messages_are_told_with_their_day_and_speaker(clock: Clock):
+    agent = with_history(["My boat is red."], now=clock)
+    text = did(agent, "conversation_search", query="boat", page=1).text
+    assert re.search(r"Results 1-1 of 1, page 1 of 1:\n\[2026-03-02 \d\d:\d\d\] User: My boat is red\.", text)
+
+
+def test_what_the_agent_said_is_found_too():
+    agent = scripted_agent([say("I like the sea.")], embedder=HashEmbedder())
+    list(agent.send("What do you like?"))
+    while agent.main_context.queue:
+        agent.queue_manager.flush()
+    assert "You: I like the sea." in did(agent, "conversation_search", query="sea", page=1).text
+
+
+def test_totals_and_pages_are_true():
+    agent = with_history([f"Boat number {n}." for n in range(23)])
+    headers = [did(agent, "conversation_search", query="boat", page=page).text.split("\n")[0] for page in range(1, 7)]
+    assert headers[0] == "Results 1-5 of 23, page 1 of 5:"
+    assert headers[4] == "Results 21-23 of 23, page 5 of 5:"
+    assert headers[5] == "There is no page 6: 23 results, 5 pages."
+
+
+def test_pages_that_exist_are_offered_after_a_search():
+    agent = with_history([f"Boat number {n}." for n in range(23)])
+    assert schema(agent, "conversation_search")["properties"]["page"]["maximum"] == 1  # type: ignore[index]
+    did(agent, "conversation_search", query="boat", page=1)
+    assert schema(agent, "conversation_search")["properties"]["page"]["maximum"] == 5  # type: ignore[index]
+
+
+def test_no_message_is_found_on_two_pages():
+    agent = with_history([f"Boat number {n}." for n in range(12)])
+    pages = "\n".join(did(agent, "conversation_search", query="boat", page=page).text for page in (1, 2, 3))
+    assert [pages.count(f"number {n}.") for n in range(12)] == [1] * 12
+
+
+def test_nothing_found_says_what_to_try():
+    agent = with_history(["My boat is red."])
+    agent.archival.insert("A note.", now=Clock()())
+    assert "Try other or fewer words" in did(agent, "archival_memory_search", query="zzzz", page=1).text
+
+
+def test_what_is_still_in_the_window_is_not_found_again():
+    agent = with_history(["My boat is red."])
+    agent.note(UserMessage("The boat has a leak."))
+    text = did(agent, "conversation_search", query="boat", page=1).text
+    assert "leak" not in text
+    assert "of 1," in text
+
+
+def test_days_asked_for_include_the_last_one(clock: Clock):
+    agent = with_history(["On Monday."], now=clock)
+    clock.advance(timedelta(days=1))
+    agent.note(UserMessage("On Tuesday."))
+    clock.advance(timedelta(days=1))
+    agent.note(UserMessage("On Wednesday."))
+    text = did(agent, "conversation_search_date", start_date="2026-03-02", end_date="2026-03-03", page=1).text
+    assert [day in text for day in ("On Monday.", "On Tuesday.", "On Wednesday.")] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "says"),
+    [
+        ("2026-03-05", "2026-03-01", "swap them"),
+        ("2026-02-30", "2026-03-01", "2026-02-30"),
+        ("yesterday", "2026-03-01", "yesterday"),
+        ("1999-01-01", "1999-12-31", "Try other days"),
+    ],
+)
+def test_days_that_cannot_be_searched_are_told(start: str, end: str, says: str):
+    agent = with_history(["Hello."])
+    assert says in did(agent, "conversation_search_date", start_date=start, end_date=end, page=1).text
+
+
+@pytest.mark.parametrize("query", ['"', "-", "a OR", "NEAR(", "*", "'; DROP TABLE message; --", "👩‍👩‍👧"])
+def test_any_query_is_a_search(query: str):
+    agent = with_history(["My boat is red."])
+    assert did(agent, "conversation_search", query=query, page=1).ok
+
+
+def test_note_is_found_by_the_same_search_that_missed_it():
+    agent = scripted_agent(embedder=HashEmbedder())
+    agent.archival.insert("Something else altogether.", now=Clock()())
+    assert "needs sugar" not in did(agent, "archival_memory_search", query="rhubarb cake", page=1).text
+    assert did(agent, "archival_memory_insert", content="A rhubarb cake needs sugar.").ok
+    assert "A rhubarb cake needs sugar." in did(agent, "archival_memory_search", query="rhubarb cake", page=1).text
+
+
+def test_note_that_is_known_is_not_stored_twice():
+    agent = scripted_agent(embedder=HashEmbedder())
+    did(agent, "archival_memory_insert", content="A rhubarb cake needs sugar.")
+    assert "already" in did(agent, "archival_memory_insert", content="A rhubarb cake needs sugar.").text
+    assert agent.archival.count() == 1
+
+
+def test_page_of_long_results_stays_in_its_share_and_shows_what_was_searched_for():
+    agent = with_history([f"{'x ' * 2_000} boat {n} {'y ' * 2_000}" for n in range(9)], window=8_192)
+    text = did(agent, "conversation_search", query="boat", page=1).text
+    assert count(agent.backend.tokenizer, text) <= agent.options.budget.limit * 0.12
+    assert text.count("boat") == 5
+
+
+def test_pause_is_told_with_its_end(clock: Clock):
+    agent = scripted_agent(now=clock)
+    agent.schedule("tea", "every 5m", "Tea.")
+    text = did(agent, "pause_heartbeats", minutes=60).text
+    assert f"{(clock.now + timedelta(hours=1)).astimezone():%H:%M}" in text
+
+
+@pytest.mark.parametrize("minutes", [0, -1, 361, "sixty", 1.5])
+def test_pause_has_bounds(minutes: object):
+    agent = scripted_agent()
+    agent.schedule("tea", "every 5m", "Tea.")
+    assert not did(agent, "pause_heartbeats", minutes=minutes).ok
+
+
+def test_only_edits_take_a_heartbeat():
+    agent = with_history(["Hello."])
+    takers = {choice.name for choice in agent.grammar().choices if "request_heartbeat" in str(choice.parameters)}
+    assert takers == {"core_memory_append", "core_memory_replace", "archival_memory_insert"}
+
+
+def test_thought_comes_first_when_it_is_asked_for():
+    choices = scripted_agent(thought=True).grammar().choices
+    first = [
+        next(iter(alternative["properties"]))
+        for choice in choices
+        for alternative in choice.parameters.get("anyOf", [choice.parameters])
+    ]
+    assert set(first) == {"thought"}
+
+
+def test_edit_of_the_model_is_in_the_window_as_call_and_result():
+    agent = scripted_agent([append("Name: Ana.")])
+    list(agent.send("I am Ana."))
+    assert "Name: Ana." in prompt_text(agent)
+    assert "Saved in human." in prompt_text(agent)
+
+
+def test_declared_schema_refuses_what_the_grammar_would_not_write():
+    agent = scripted_agent()
+    specs = agent._memory_functions.specs  # the executor's own view of them
+    result = execute(FunctionCall("send_message", {"message": ""}), specs, allowed=["send_message"])
+    assert not result.ok
+
+
+@pytest.mark.parametrize("length", [10, 30, 200])
+def test_excerpt_holds_what_was_searched_for(length: int):
+    assert "needle" in excerpt("a" * 500 + " needle " + "b" * 500, "the needle", length)
+
+
+def test_excerpt_of_a_short_text_is_the_text():
+    assert excerpt("short", "needle", 20) == "short"
