@@ -52,16 +52,36 @@ class CallGrammar:
 
     def json_schema(self) -> dict[str, Any]:  # Any: JSON
         """The union of the calls as one schema, without the frame."""
-        calls = [
-            {
-                "type": "object",
-                "properties": {"name": {"const": choice.name}, "arguments": dict(choice.parameters)},
-                "required": ["name", "arguments"],
-                "additionalProperties": False,
-            }
-            for choice in self.choices
-        ]
-        return calls[0] if len(calls) == 1 else {"anyOf": calls}
+        definitions: dict[str, Any] = {}
+        calls: list[dict[str, Any]] = []
+        for choice in self.choices:
+            parameters = _referring(dict(choice.parameters), choice.name)
+            for label, definition in parameters.pop("$defs", {}).items():
+                definitions[f"{choice.name}.{label}"] = definition
+            calls.append(
+                {
+                    "type": "object",
+                    "properties": {"name": {"const": choice.name}, "arguments": parameters},
+                    "required": ["name", "arguments"],
+                    "additionalProperties": False,
+                }
+            )
+        union = calls[0] if len(calls) == 1 else {"anyOf": calls}
+        return {"$defs": definitions, **union} if definitions else union
+
+
+def _referring(schema: Any, owner: str) -> Any:  # Any: JSON
+    """References to a function's own definitions, pointed at where they stand in the union."""
+    if isinstance(schema, list):
+        return [_referring(item, owner) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    return {
+        key: value.replace("#/$defs/", f"#/$defs/{owner}.", 1)
+        if key == "$ref" and isinstance(value, str)
+        else _referring(value, owner)
+        for key, value in schema.items()
+    }
 
 
 def _tokens(ids: list[int]) -> str:
