@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import tomllib
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import files
@@ -26,7 +26,7 @@ from localmem.kernel.budget import Budget
 from localmem.memory.archival import Archival
 from localmem.memory.recall import Recall
 from localmem.resources import data_dir
-from localmem.storage.agent_store import AgentRow, AgentStore, BlockRow
+from localmem.storage.agent_store import AgentRow, AgentStore, BlockRow, check_agent_name
 from localmem.storage.database import Database
 from localmem.storage.embedder import Embedder, HashEmbedder, SentenceTransformerEmbedder
 from localmem.storage.lock import agent_lock
@@ -56,27 +56,17 @@ def open(  # noqa: A001  # localmem.open is the public name
     locked against other processes until `close`. Raises LocalmemError in its many kinds.
     """
     settings = settings or load_settings(flags={"model": model})
+    check_agent_name(name)
     ensure_home(settings)
-    database = Database(settings.database)
-    store = AgentStore(database)
-    row = _row(store, name, settings, now, create=create)
-    lock = agent_lock(settings.home / "locks", name)
-    own_backend = backend is None
-    try:
-        backend = backend or load_backend(settings)
+    with ExitStack() as held:
+        held.enter_context(agent_lock(settings.home / "locks", name))
+        database = held.enter_context(Database(settings.database))
+        row = _row(AgentStore(database), name, settings, now, create=create)
+        if backend is None:
+            backend = load_backend(settings)
+            held.callback(backend.close)
         agent = _assemble(row, settings, database, backend, embedder or make_embedder(settings), now)
-    except BaseException:
-        lock.release()
-        database.close()
-        raise
-
-    def close() -> None:
-        lock.release()
-        database.close()
-        if own_backend:
-            agent.backend.close()
-
-    agent.on_close(close)
+        agent.on_close(held.pop_all().close)
     return agent
 
 
@@ -173,6 +163,7 @@ def _row(store: AgentStore, name: str, settings: Settings, now: Clock, *, create
         row = create_agent(store, name, settings, now)
     if row.model != settings.model:
         store.set_model(row.id, settings.model)
+        store.forget_token_ids(row.id)  # those of one vocabulary are other words in the next
     return row
 
 

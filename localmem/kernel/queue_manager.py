@@ -67,7 +67,8 @@ class QueueManager:
         self.main_context.set_summary(summary.text if summary else "")
         self.main_context.evict(0, len(self.main_context.queue))
         for message in self._recall.get(self._store.queue_ids(self._agent_id)):
-            self.main_context.append(message)
+            # Counted afresh: another model may read it now.
+            self.main_context.append(replace(message, tokens=self.main_context.measure(message)))
         self.warned = warned
         self._stamped_tenth = self._tenth()
         if not rendered_context:

@@ -153,6 +153,13 @@ class AgentStore:
     def set_model(self, agent_id: int, model: str) -> None:
         self._database.execute("UPDATE agent SET model = ? WHERE id = ?", (model, agent_id))
 
+    def forget_token_ids(self, agent_id: int) -> None:
+        """The messages of the queue are encoded from their text from now on, not as they were generated."""
+        self._database.execute(
+            "UPDATE message SET token_ids = NULL WHERE id IN (SELECT message_id FROM queue WHERE agent_id = ?)",
+            (agent_id,),
+        )
+
     def touch(self, agent_id: int, now: datetime) -> None:
         """The user was here."""
         self._database.execute("UPDATE agent SET last_seen_at = ? WHERE id = ?", (utc_text(now), agent_id))
