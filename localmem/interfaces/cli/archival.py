@@ -65,7 +65,7 @@ def add(shared: Shared, text: str, source: str | None, tags: tuple[str, ...]) ->
 
 @archival.command()
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--replace", is_flag=True, help="Drop what is stored of a file of that name first.")
+@click.option("--replace", is_flag=True, help="Drop what is stored of a file of that name.")
 @shared(AGENT, MODEL_NAME)
 def load(shared: Shared, files: tuple[Path, ...], replace: bool) -> None:
     """Store text and Markdown files as passages, and tell the agent.
@@ -75,12 +75,12 @@ def load(shared: Shared, files: tuple[Path, ...], replace: bool) -> None:
     documents = [_document(path) for path in files]
     with open_to_edit(shared) as agent:
         old = _stored(agent.archival, documents, replace=replace)
-        for passage_id in old:
-            agent.archival.delete(passage_id)
         for document in documents:
             with _progress(shared, len(document.pieces), document.name) as advance:
                 agent.upload(document.name, document.pieces, progress=advance)
             shared.say(f"{plain(document.name)}: {len(document.pieces)} passages")
+        for passage_id in old:  # last: an interruption leaves too much, not too little
+            agent.archival.delete(passage_id)
 
 
 @archival.command()

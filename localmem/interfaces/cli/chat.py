@@ -150,6 +150,7 @@ class Conversation:
             except EOFError:
                 return
             except KeyboardInterrupt:
+                draft = ""
                 if editor.had_text:
                     continue
                 if armed or time.monotonic() - self._interrupted_at < _AGAIN_S:

@@ -248,7 +248,7 @@ def cancelling(agent: Agent) -> Generator[Presses]:
 def read_text(text: str) -> str:
     """`text`, or the whole of stdin for `-`. Bytes that are not UTF-8 are replaced. Raises UsageError for nothing."""
     if text == "-":
-        text = sys.stdin.buffer.read().decode("utf-8", "replace")
+        text = sys.stdin.buffer.read().decode("utf-8", "replace").removesuffix("\n")
     if not text.strip():
         raise click.UsageError("The text is empty.")
     return text

@@ -228,7 +228,7 @@ def path_of_config(shared: Shared) -> None:
 @shared(MODEL_NAME, JSON)
 def doctor(shared: Shared) -> int:
     """Look at everything an agent needs. Exit code 1 when something is broken."""
-    from localmem.doctor import examine
+    from localmem.interfaces.cli.checkup import examine
 
     findings = []
     for finding in examine(shared.settings()):

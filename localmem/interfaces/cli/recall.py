@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from localmem.kernel.messages import Message
     from localmem.memory.search import Page
 
+_SHOWN_CHARACTERS = 2_000
 _DAY = click.DateTime(formats=["%Y-%m-%d"])
 _DAYS: tuple[Option, ...] = (
     click.option("--since", type=_DAY, metavar="DATE", help="First day, YYYY-MM-DD."),
@@ -76,4 +77,11 @@ def _show(shared: Shared, found: Page[Message], page: int) -> None:
     shared.say(page_note(found.total, len(found.items), page, found.pages))
     for message in found.items:
         who = "user" if message.kind == "user_message" else "agent"
-        click.echo(f"[{when(message.created_at)}] {who}: {plain(message.text)}")
+        click.echo(f"[{when(message.created_at)}] {who}: {_shown(message.text)}")
+
+
+def _shown(text: str) -> str:
+    """A message as people read it; a megabyte would bury the others."""
+    if len(text) <= _SHOWN_CHARACTERS:
+        return plain(text)
+    return f"{plain(text[:_SHOWN_CHARACTERS])}… ({len(text):,} characters; --json prints them all)"

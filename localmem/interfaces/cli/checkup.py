@@ -59,6 +59,8 @@ def _guarded(check: str, look: Callable[[], Finding]) -> Finding:
         return look()
     except LocalmemError as error:
         return Finding(check, "broken", error.message, error.hint)
+    except OSError as error:
+        return Finding(check, "broken", f"{error.filename}: {error.strerror}", "Check its permissions and the disk.")
 
 
 def _packages() -> Iterable[Finding]:
