@@ -43,6 +43,11 @@ def fits(tokenizer: Tokenizer, text: str, limit: int) -> bool:
     return len(text) <= limit * _MOST_CHARACTERS and count(tokenizer, text) <= limit
 
 
+def can_write(tokenizer: Tokenizer, text: str) -> bool:
+    """Whether the vocabulary has tokens for all of `text`: SmolLM2's lacks 21 bytes, flags of emoji among them."""
+    return tokenizer.decode_bytes(tokenizer.encode(text)) == text.encode()
+
+
 def cut(tokenizer: Tokenizer, text: str, limit: int, *, marker: str = " […] ") -> str:
     """`text` in at most `limit` tokens, `marker` standing for what was left out of its middle.
 

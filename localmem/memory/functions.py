@@ -17,11 +17,11 @@ from localmem.calls.grammar import FunctionChoice, Schema
 from localmem.calls.spec import FunctionSpec
 from localmem.errors import InvalidArguments
 from localmem.kernel.messages import SPOKEN_KINDS, Message
-from localmem.kernel.tokens import Tokenizer, clean, count, cut, fits
+from localmem.kernel.tokens import Tokenizer, can_write, clean, count, cut, fits
 from localmem.memory.archival import Archival, Passage
 from localmem.memory.recall import Recall
 from localmem.memory.search import Page
-from localmem.memory.working_context import WorkingContext
+from localmem.memory.working_context import Block, WorkingContext
 
 SEARCHES = ("conversation_search", "conversation_search_date", "archival_memory_search")
 """After these the runtime always runs the model again: a search nobody reads is a turn lost."""
@@ -143,15 +143,19 @@ class MemoryFunctions:
         alternatives = [
             _object(
                 label={"const": block.label},
-                old_content={"enum": list(dict.fromkeys(block.lines))},
+                old_content={"enum": lines},
                 new_content={"type": "string", "maxLength": _FACT_CHARACTERS},
             )
             for block in self._working_context().blocks
-            if block.lines and not block.read_only
+            if not block.read_only and (lines := self._writable_lines(block))
         ]
         if not alternatives:
             return None
         return alternatives[0] if len(alternatives) == 1 else {"anyOf": alternatives}
+
+    def _writable_lines(self, block: Block) -> list[str]:
+        """The block's lines that the model's vocabulary can spell: one it cannot would be a dead end of the grammar."""
+        return [line for line in dict.fromkeys(block.lines) if can_write(self._tokenizer, line)]
 
     def _archival_schema(self) -> Schema | None:
         if not self._archival.count():
