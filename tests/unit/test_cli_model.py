@@ -181,6 +181,14 @@ def test_added_model_can_be_named(home: Path, smollm_path: Path, tmp_path: Path)
     assert localmem(["context", "-m", str(file)], home=home).returncode == 0
 
 
+def test_file_whose_name_is_no_text_is_refused(home: Path, smollm_path: Path, tmp_path: Path):
+    file = tmp_path / "odd\udcff.gguf"
+    file.symlink_to(smollm_path)
+    added = localmem(["models", "add", str(file)], home=home)
+    assert (added.returncode, "is not plain text" in added.stderr) == (1, True)
+    assert "Traceback" not in added.stderr
+
+
 def test_window_smaller_than_the_preamble_is_refused_with_the_size_that_would_do(home: Path, weights: Path):
     refused = localmem(["send", "hi", "--ctx-size", "1024", *QUICK], home=home, models=weights)
     assert refused.returncode == 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from localmem.errors import ModelNotFound
+from localmem.errors import ModelError, ModelNotFound
 from localmem.interfaces.cli.common import (
     JSON,
     YES,
@@ -99,6 +99,8 @@ def add(shared: Shared, file: Path, yes: bool) -> None:
 
     settings = shared.settings()
     file = file.expanduser().absolute()
+    if not str(file).isprintable():  # llama.cpp takes paths as UTF-8, and a card is text
+        raise ModelError(f"the name of {file} is not plain text", "Rename the file, or link to it.")
     check_gguf(file)
     with open_vocabulary(file) as model:
         metadata = model.metadata()
