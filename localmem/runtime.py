@@ -16,6 +16,7 @@ from localmem.backend.constraint import GuidanceEngine
 from localmem.backend.llama import LlamaBackend
 from localmem.backend.llama_library import open_vocabulary
 from localmem.calls.chat_format import probe
+from localmem.calls.examples import read_examples
 from localmem.calls.frame import Frame
 from localmem.calls.prompt import TurnEncoder
 from localmem.calls.spec import load_declarations
@@ -211,6 +212,7 @@ def _options(settings: Settings, window: int) -> AgentOptions:
         summary_instructions=_prompt("summary.md"),
         declarations=load_declarations(grammars / "memgpt.json"),
         frames={name: Frame(**frame) for name, frame in frames.items()},
+        examples=read_examples(_prompt("examples.toml")) if card.profile.examples else (),
         frame=card.profile.frame,
         thought=card.profile.thought == "first",
         summary_tokens=settings.summary_tokens,

@@ -78,14 +78,23 @@ class ChatTemplate:
             raise jinja2.TemplateError(str(error)) from error
 
 
-def probe(source: str | None, *, bos: str, eos: str, tools: Sequence[dict[str, Any]]) -> ChatFormat:
+def probe(
+    source: str | None,
+    *,
+    bos: str,
+    eos: str,
+    tools: Sequence[dict[str, Any]],
+    compact_tools: Sequence[dict[str, Any]] = (),
+) -> ChatFormat:
     """The chat format of a template, `tools` rendered into its first turn.
+
+    A template that prints each tool as JSON, as it is, is given `compact_tools`: a quarter of the tokens.
 
     A template that raises on everything, or gives nothing usable, is replaced by ChatML, and `notes` says so.
     """
     if source is not None:
         try:
-            return _Probe(ChatTemplate(source, bos=bos, eos=eos), list(tools)).chat_format()
+            return _Probe(ChatTemplate(source, bos=bos, eos=eos), list(tools), list(compact_tools)).chat_format()
         except (jinja2.TemplateError, _Unusable) as error:
             note = f"the model's chat template cannot be used ({error}); ChatML instead"
             return _with_note(_chatml(bos, eos), note)
@@ -97,7 +106,10 @@ class _Unusable(Exception):
 
 
 class _Probe:
-    def __init__(self, template: ChatTemplate, tools: list[dict[str, Any]]) -> None:
+    def __init__(
+        self, template: ChatTemplate, tools: list[dict[str, Any]], compact_tools: list[dict[str, Any]]
+    ) -> None:
+        self._compact_tools = compact_tools
         self._template = template
         self._tools = tools
         self._notes: list[str] = []
@@ -147,6 +159,8 @@ class _Probe:
         if self._tools:
             try:
                 with_tools = self._template.render(self._exchange[:2], tools=self._tools)
+                if self._compact_tools and all(_to_json(tool) in with_tools for tool in self._tools):
+                    with_tools = self._template.render(self._exchange[:2], tools=self._compact_tools)
             except jinja2.TemplateError as error:
                 self._notes.append(f"the template cannot render functions ({error})")
         native = with_tools != opening and with_tools.endswith(user_turn) and _SYSTEM in with_tools
@@ -216,7 +230,7 @@ def _around(text: str, placeholder: str) -> Turn:
 
 
 def _chatml(bos: str, eos: str) -> ChatFormat:
-    return _Probe(ChatTemplate(CHATML, bos=bos, eos=eos), []).chat_format()
+    return _Probe(ChatTemplate(CHATML, bos=bos, eos=eos), [], []).chat_format()
 
 
 def _with_note(chat_format: ChatFormat, note: str) -> ChatFormat:

@@ -48,6 +48,11 @@ class TurnEncoder:
         """A whole turn with literal content."""
         return self._turn(self._turns[role], content)
 
+    def call(self, text: str) -> tuple[int, ...]:
+        """An assistant turn holding a call as the model would have written it, the frame's tags as their own tokens."""
+        before, after = self._turns["assistant"]
+        return (*self._template(before), *self.tokenizer.encode(text, special=True), *self._template(after))
+
     def message(self, message: Message) -> tuple[int, ...]:
         """A message's turn; one that the model generated keeps its own ids."""
         if message.token_ids is None:

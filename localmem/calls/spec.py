@@ -41,9 +41,21 @@ class FunctionSpec:
         function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
         return {"type": "function", "function": function}
 
+    def compact_tool(self) -> dict[str, Any]:
+        """The function in a quarter of the tokens, for templates that print it as it is: plain types by their name."""
+        parameters = {
+            name: schema.get("type", schema) if _is_plain(schema) else schema
+            for name, schema in self.parameters.get("properties", {}).items()
+        }
+        return {"name": self.name, "description": self.description, "parameters": parameters}
+
     def signature(self) -> str:
         """The function in one line, for models whose template knows no functions."""
         return f"{self.name}({', '.join(self.parameters.get('properties', {}))}): {self.description}"
+
+
+def _is_plain(schema: Schema) -> bool:
+    return set(schema) <= {"type", "minLength", "maxLength", "minimum", "maximum", "format"}
 
 
 def load_declarations(path: Path) -> dict[str, tuple[str, Schema]]:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from localmem.backend.base import Backend, Completion, Sampling
 from localmem.calls.chat_format import probe
+from localmem.calls.examples import ExampleExchange, encode_examples
 from localmem.calls.frame import Frame
 from localmem.calls.grammar import CallGrammar
 from localmem.calls.prompt import TurnEncoder
@@ -41,6 +43,7 @@ OnReply = Callable[[str], None]
 
 _RESULT_SHARE = 0.12  # of the window: what a function's result may take
 _PRESSURE_STEPS = 3  # what a memory-pressure warning may cost
+_MOST_CALLS = 3  # of one function an event: a small model may repeat a call that works until its steps are spent
 _STOPPED = " […]"  # ends a reply the user interrupted
 
 
@@ -53,6 +56,7 @@ class AgentOptions:
     summary_instructions: str
     declarations: Mapping[str, tuple[str, Mapping[str, object]]]
     frames: Mapping[str, Frame]
+    examples: tuple[ExampleExchange, ...] = ()
     frame: str = "native"
     thought: bool = False
     summary_tokens: int = 300
@@ -94,8 +98,7 @@ class Agent:
         self.working_context = self._load_working_context()
         self._timers_known = bool(self._store.timers(self.id))
         self._memory_functions = self._bind_functions()
-        encoder, instructions = self._prefix()
-        self.main_context = MainContext(encoder, instructions)
+        self.main_context = MainContext(*self._prefix())
         self.queue_manager = self._make_queue_manager()
         self._restore(row)
 
@@ -167,13 +170,13 @@ class Agent:
         """Set a timed event; gives when it is first due. Raises LocalmemError for what is no schedule."""
         due = next_due(schedule, self._now())
         self._store.put_timer(self.id, TimerRow(name, schedule, clean(note), due, self._now()))
-        self._timers_known = True
+        self._look_at_timers()
         return due
 
     def unschedule(self, name: str) -> bool:
         """Drop a timed event; False when there is none of that name."""
         found = self._store.delete_timer(self.id, name)
-        self._timers_known = bool(self._store.timers(self.id))
+        self._look_at_timers()
         return found
 
     def timers(self) -> list[TimerRow]:
@@ -203,10 +206,15 @@ class Agent:
             self._store.set_timer_due(self.id, timer.name, next_due(timer.schedule, now))
             yield from self.handle(TimerFired(timer.name, timer.note, now.astimezone(), missed), on_reply=on_reply)
 
-    def grammar(self, phase: Phase = "all") -> CallGrammar:
-        """What may be called now."""
-        own = list(self._own_functions.values())
-        choices = self._memory_functions.choices(phase, own=own, thought=self.options.thought)
+    def grammar(self, phase: Phase = "all", *, heartbeat: bool = False, without: Collection[str] = ()) -> CallGrammar:
+        """What may be called now, `without` some; `heartbeat` lets the model ask to be run again."""
+        choices = self._memory_functions.choices(
+            phase,
+            own=[spec for name, spec in self._own_functions.items() if name not in without],
+            without=without,
+            heartbeat=heartbeat,
+            thought=self.options.thought,
+        )
         return CallGrammar(self.frame, choices)
 
     def set_block(self, label: str, value: str) -> None:
@@ -252,12 +260,19 @@ class Agent:
         """Steps until the event is dealt with."""
         must_answer = isinstance(event, UserMessage)
         failed: FunctionCall | None = None
+        calls: Counter[str] = Counter()
         spent = 0
         last = False
         for number in range(self.options.max_steps):
             last = last or number == self.options.max_steps - 1 or spent >= self.options.max_tokens_per_event
-            step = self._step("last" if last and must_answer else "all", on_reply)
+            worn_out = {name for name, times in calls.items() if times >= _MOST_CALLS}
+            # A user's message is always run on until it is answered: there is nothing for the model to ask for.
+            grammar = self.grammar(
+                "last" if last and must_answer else "all", heartbeat=not must_answer, without=worn_out
+            )
+            step = self._step(grammar, on_reply)
             spent += step.usage.generated_tokens
+            calls[step.call.name if step.call else ""] += 1
             yield step
             if self._cancelled.is_set() or step.reply is not None:
                 return
@@ -278,15 +293,14 @@ class Agent:
         self.queue_manager.set_warned(True)
         self.note(MemoryPressure(context.tokens, budget.flush_tokens))
         for _ in range(_PRESSURE_STEPS):
-            step = self._step("edits", None)
+            step = self._step(self.grammar("edits", heartbeat=True), None)
             yield step
             if self._cancelled.is_set() or not step.result.ok or not _goes_on(step):
                 return
 
-    def _step(self, phase: Phase, on_reply: OnReply | None) -> Step:
+    def _step(self, grammar: CallGrammar, on_reply: OnReply | None) -> Step:
         """One inference, its call carried out, all of it written in one transaction."""
         self.queue_manager.relieve_pressure()
-        grammar = self.grammar(phase)
         stream = ReplyStream(self.frame, on_reply) if on_reply is not None else None
         prompt = self.main_context.prompt()
         completion = self.backend.complete(
@@ -399,14 +413,15 @@ class Agent:
             now=self._now,
         )
 
-    def _prefix(self) -> tuple[TurnEncoder, str]:
-        """The turn encoder of the model's chat format, and the instructions with what the format does not render."""
-        specs = [*self._memory_functions.specs.values(), *self._own_functions.values()]
+    def _prefix(self) -> tuple[TurnEncoder, tuple[int, ...]]:
+        """The turn encoder of the model's chat format, and the ids of the prefix that never changes."""
+        specs = [*self._memory_functions.shown(), *self._own_functions.values()]
         chat_format = probe(
             self.backend.chat_template,
             bos=self.backend.bos_text,
             eos=self.backend.eos_text,
             tools=[spec.tool() for spec in specs],
+            compact_tools=[spec.compact_tool() for spec in specs],
         )
         self.frame = chat_format.frame if self.options.frame == "native" else self.options.frames[self.options.frame]
         self.notes = chat_format.notes
@@ -415,7 +430,8 @@ class Agent:
             example = self.frame.write("NAME", '{"ARGUMENT": VALUE, ...}')
             lines = "\n".join(spec.signature() for spec in specs)
             instructions += f"\n\nYour functions:\n{lines}\nYou answer with one call and nothing else:\n{example}"
-        return TurnEncoder(self.backend.tokenizer, chat_format), instructions
+        encoder = TurnEncoder(self.backend.tokenizer, chat_format)
+        return encoder, encoder.first(instructions) + encode_examples(self.options.examples, encoder, self.frame)
 
     def _make_queue_manager(self) -> QueueManager:
         summarizer = Summarizer(
@@ -445,6 +461,11 @@ class Agent:
         rendered = self.working_context.render()
         self._store.set_rendered_context(self.id, rendered)
         self.main_context.set_context(rendered)
+
+    def _look_at_timers(self) -> None:
+        """The model is told of pause_heartbeats only while there is something to pause."""
+        self._timers_known = bool(self._store.timers(self.id))
+        self.main_context.set_static(*self._prefix())
 
     def _pause_timers(self, minutes: int) -> None:
         self._store.pause_timers(self.id, self._now() + timedelta(minutes=minutes))

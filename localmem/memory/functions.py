@@ -7,7 +7,7 @@ tokens, with truthful totals: "results 6-10 of 23, page 2 of 5".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any, Literal
@@ -91,21 +91,33 @@ class MemoryFunctions:
             for name, run in runs.items()
         }
 
+    def shown(self) -> list[FunctionSpec]:
+        """The functions the model is told of; pausing timers only while there are timers."""
+        return [spec for name, spec in self.specs.items() if name != "pause_heartbeats" or self._has_timers()]
+
     # -- what a step may call ------------------------------------------------------------------------------------
 
     def choices(
-        self, phase: Phase, *, own: Sequence[FunctionSpec] = (), thought: bool = False
+        self,
+        phase: Phase,
+        *,
+        own: Sequence[FunctionSpec] = (),
+        without: Collection[str] = (),
+        heartbeat: bool = True,
+        thought: bool = False,
     ) -> tuple[FunctionChoice, ...]:
         """The functions of a step, in the order they are declared; `own` are the user's."""
         offered = [
             (self.specs[name], schema)
             for name, narrow in self._narrowings().items()
-            if _in_phase(name, phase) and (schema := narrow()) is not None
+            if _in_phase(name, phase) and name not in without and (schema := narrow()) is not None
         ]
         if phase == "all":
             offered += [(spec, spec.parameters) for spec in own]
         return tuple(
-            FunctionChoice(spec.name, _with_extras(schema, heartbeat=spec.takes_heartbeat, thought=thought))
+            FunctionChoice(
+                spec.name, _with_extras(schema, heartbeat=heartbeat and spec.takes_heartbeat, thought=thought)
+            )
             for spec, schema in offered
         )
 
@@ -180,13 +192,11 @@ class MemoryFunctions:
 
     def core_memory_append(self, label: str, content: str) -> str:
         added = self._working_context().append(label, content)
-        return f"Saved in {label}." if added else f"{label} says that already; nothing changed."
+        return "Saved." if added else f"{label} says that already; nothing changed."
 
     def core_memory_replace(self, label: str, old_content: str, new_content: str) -> str:
         self._working_context().replace(label, old_content, new_content)
-        if not new_content.strip():
-            return f"Deleted from {label}: {old_content}"
-        return f"{label} now says: {new_content.strip()} (not any more: {old_content})"
+        return "Saved." if new_content.strip() else "Deleted."
 
     def archival_memory_insert(self, content: str) -> str:
         known = self._archival.near_duplicate(content)

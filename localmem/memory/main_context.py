@@ -18,11 +18,14 @@ SUMMARY_HEADER = "Summary of the conversation before this point (the messages ar
 
 
 class MainContext:
-    """The window's content. It knows tokens, not storage."""
+    """The window's content. It knows tokens, not storage.
 
-    def __init__(self, encoder: TurnEncoder, instructions: str) -> None:
+    `static` are the ids of the prefix that never changes: system instructions, functions, example conversation.
+    """
+
+    def __init__(self, encoder: TurnEncoder, static: tuple[int, ...]) -> None:
         self.encoder = encoder
-        self._static: tuple[int, ...] = encoder.first(instructions)
+        self._static = static
         self._context: tuple[int, ...] = ()
         self._summary: tuple[int, ...] = ()
         self._answer = encoder.answer()
@@ -31,10 +34,10 @@ class MainContext:
         self.summary_text = ""
         self.queue: list[Message] = []
 
-    def set_static(self, encoder: TurnEncoder, instructions: str) -> None:
+    def set_static(self, encoder: TurnEncoder, static: tuple[int, ...]) -> None:
         """Other functions or instructions: the prefix changes, the turns keep their ids."""
         self.encoder = encoder
-        self._static = encoder.first(instructions)
+        self._static = static
 
     def set_context(self, text: str) -> None:
         """Show the working context as `text`."""
@@ -61,7 +64,7 @@ class MainContext:
 
     @property
     def preamble_tokens(self) -> int:
-        """System instructions and functions."""
+        """System instructions, functions and the example conversation."""
         return len(self._static)
 
     @property
