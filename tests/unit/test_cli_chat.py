@@ -47,7 +47,7 @@ def test_all_but_replies_goes_to_stderr(capsys: pytest.CaptureFixture[str]):
     assert "/quit" in captured.err
     assert "[persona] You." in captured.err
     assert "→ core_memory_append(label='human', content='Has a dog.')" in captured.err
-    assert "← Saved in human." in captured.err
+    assert "← Saved" in captured.err
     assert "% of them from the cache" in captured.err
 
 

@@ -36,7 +36,8 @@ def test_each_step_is_one_json_line(capsys: pytest.CaptureFixture[str]):
         "thought": "",
         "request_heartbeat": True,
     }
-    assert first["result"] == {"ok": True, "text": "Saved in human."}
+    assert first["result"]["ok"] is True  # type: ignore[index]
+    assert "Saved" in first["result"]["text"]  # type: ignore[index]
     assert first["reply"] is None
     assert set(first) == set(last) == {"step", "call", "result", "usage", "reply"}
     assert last["reply"] == "Schön 🐕"
