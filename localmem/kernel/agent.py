@@ -32,11 +32,11 @@ from localmem.kernel.scheduler import missed_until, next_due
 from localmem.kernel.tokens import clean
 from localmem.memory.archival import Archival
 from localmem.memory.functions import SEARCHES, MemoryFunctions, Phase
-from localmem.memory.main_context import MainContext
+from localmem.memory.main_context import MainContext, Prefix
 from localmem.memory.recall import Recall
 from localmem.memory.summary import Summarizer
 from localmem.memory.working_context import Block, WorkingContext
-from localmem.storage.agent_store import AgentRow, AgentStore, Author, BlockRow, InferenceRow, TimerRow
+from localmem.storage.agent_store import AgentRow, AgentStore, Author, BlockRow, InferenceRow, SummaryRow, TimerRow
 from localmem.storage.database import Database
 
 OnReply = Callable[[str], None]
@@ -98,7 +98,7 @@ class Agent:
         self.working_context = self._load_working_context()
         self._timers_known = bool(self._store.timers(self.id))
         self._memory_functions = self._bind_functions()
-        self.main_context = MainContext(*self._prefix())
+        self.main_context = MainContext(self._prefix())
         self.queue_manager = self._make_queue_manager()
         self._restore(row)
 
@@ -152,12 +152,12 @@ class Agent:
             raise LocalmemError(f"{spec.name!r} is a function of localmem itself", "Give yours another name.")
         before = dict(self._own_functions)
         self._own_functions[spec.name] = spec
-        self.main_context.set_static(*self._prefix())
+        self.main_context.set_prefix(self._prefix())
         try:
             self.queue_manager.check_room()
         except ContextTooSmall:
             self._own_functions = before
-            self.main_context.set_static(*self._prefix())
+            self.main_context.set_prefix(self._prefix())
             raise
         return function
 
@@ -181,6 +181,10 @@ class Agent:
 
     def timers(self) -> list[TimerRow]:
         return self._store.timers(self.id)
+
+    def summaries(self) -> list[SummaryRow]:
+        """Every state the recursive summary has had, oldest first: one a flush."""
+        return self._store.summaries(self.id)
 
     def next_timer(self) -> datetime | None:
         """When the next timed event is due, pauses counted in; None without timers."""
@@ -413,8 +417,8 @@ class Agent:
             now=self._now,
         )
 
-    def _prefix(self) -> tuple[TurnEncoder, tuple[int, ...]]:
-        """The turn encoder of the model's chat format, and the ids of the prefix that never changes."""
+    def _prefix(self) -> Prefix:
+        """Instructions, functions and examples in the model's own chat format."""
         specs = [*self._memory_functions.shown(), *self._own_functions.values()]
         chat_format = probe(
             self.backend.chat_template,
@@ -431,7 +435,8 @@ class Agent:
             lines = "\n".join(spec.signature() for spec in specs)
             instructions += f"\n\nYour functions:\n{lines}\nYou answer with one call and nothing else:\n{example}"
         encoder = TurnEncoder(self.backend.tokenizer, chat_format)
-        return encoder, encoder.first(instructions) + encode_examples(self.options.examples, encoder, self.frame)
+        examples = encode_examples(self.options.examples, encoder, self.frame)
+        return Prefix(encoder, encoder.first(instructions), examples)
 
     def _make_queue_manager(self) -> QueueManager:
         summarizer = Summarizer(
@@ -465,7 +470,7 @@ class Agent:
     def _look_at_timers(self) -> None:
         """The model is told of pause_heartbeats only while there is something to pause."""
         self._timers_known = bool(self._store.timers(self.id))
-        self.main_context.set_static(*self._prefix())
+        self.main_context.set_prefix(self._prefix())
 
     def _pause_timers(self, minutes: int) -> None:
         self._store.pause_timers(self.id, self._now() + timedelta(minutes=minutes))

@@ -1,8 +1,9 @@
 """Main context (MemGPT, section 2.1): what the model sees, in one order, with one sum.
 
-system instructions and functions | working context | recursive summary | FIFO queue | the answer's beginning
+system instructions and functions | working context | examples | recursive summary | FIFO queue | the answer's beginning
 
-The order is also the order of change, rarest first, so that an appended message costs its own tokens and no more.
+The order is nearly the order of change, rarest first, so that an appended message costs its own tokens and no more.
+The examples stand behind the working context because the model was measured to follow them better from there.
 The working context stands as it was last rendered: an edit is in the queue as a call and its result, so the block
 itself need not be read again in the user's turn. A flush renders it afresh.
 """
@@ -10,6 +11,7 @@ itself need not be read again in the user's turn. A flush renders it afresh.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from localmem.calls.prompt import Prompt, TurnEncoder, join
 from localmem.kernel.messages import Message
@@ -17,27 +19,35 @@ from localmem.kernel.messages import Message
 SUMMARY_HEADER = "Summary of the conversation before this point (the messages are in recall memory):\n"
 
 
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """What the program itself has to say: instructions with functions, and the example conversation, as ids."""
+
+    encoder: TurnEncoder
+    instructions: tuple[int, ...]
+    examples: tuple[int, ...] = ()
+
+
 class MainContext:
-    """The window's content. It knows tokens, not storage.
+    """The window's content. It knows tokens, not storage."""
 
-    `static` are the ids of the prefix that never changes: system instructions, functions, example conversation.
-    """
-
-    def __init__(self, encoder: TurnEncoder, static: tuple[int, ...]) -> None:
-        self.encoder = encoder
-        self._static = static
+    def __init__(self, prefix: Prefix) -> None:
+        self._prefix = prefix
         self._context: tuple[int, ...] = ()
         self._summary: tuple[int, ...] = ()
-        self._answer = encoder.answer()
+        self._answer = prefix.encoder.answer()
         self._turns: list[tuple[int, ...]] = []
         self.context_text = ""
         self.summary_text = ""
         self.queue: list[Message] = []
 
-    def set_static(self, encoder: TurnEncoder, static: tuple[int, ...]) -> None:
+    @property
+    def encoder(self) -> TurnEncoder:
+        return self._prefix.encoder
+
+    def set_prefix(self, prefix: Prefix) -> None:
         """Other functions or instructions: the prefix changes, the turns keep their ids."""
-        self.encoder = encoder
-        self._static = static
+        self._prefix = prefix
 
     def set_context(self, text: str) -> None:
         """Show the working context as `text`."""
@@ -65,12 +75,12 @@ class MainContext:
     @property
     def preamble_tokens(self) -> int:
         """System instructions, functions and the example conversation."""
-        return len(self._static)
+        return len(self._prefix.instructions) + len(self._prefix.examples)
 
     @property
     def fixed_tokens(self) -> int:
         """Everything but summary and queue."""
-        return len(self._static) + len(self._context) + len(self._answer)
+        return self.preamble_tokens + len(self._context) + len(self._answer)
 
     @property
     def answer_tokens(self) -> int:
@@ -87,8 +97,9 @@ class MainContext:
 
     def prompt(self) -> Prompt:
         parts: Sequence[tuple[str, Sequence[int]]] = (
-            ("system", self._static),
+            ("system", self._prefix.instructions),
             ("working_context", self._context),
+            ("examples", self._prefix.examples),
             ("summary", self._summary),
             ("queue", [token for turn in self._turns for token in turn]),
             ("answer", self._answer),
