@@ -264,7 +264,7 @@ class _Run:
         if self._constraint is None:
             token = self._sample(self._backend.logits())
             return [] if token in self._backend.end_tokens else [token]
-        forced = self._constraint.forced()
+        forced = self._constraint.forced()[: self._max_tokens - len(self.ids)]
         if forced:
             self._constraint.accept(forced)
             return forced
