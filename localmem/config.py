@@ -168,7 +168,7 @@ def ensure_home(settings: Settings) -> None:
         except OSError as error:
             raise ConfigError(
                 f"The directory {directory} cannot be created: {error.strerror}",
-                "Set LOCALMEM_HOME to a directory you may write to.",
+                "Choose one you may write to: LOCALMEM_HOME, LOCALMEM_MODELS, LOCALMEM_DATABASE.",
             ) from error
 
 

@@ -66,6 +66,10 @@ class ChainLimit(LocalmemError):
     """An event used up its steps without an answer; the steps so far are stored."""
 
 
+class Interrupted(Exception):
+    """The user stopped work that had nothing to show yet; it leaves no trace and is done when it is next needed."""
+
+
 class FunctionError(Exception):
     """A call could not be carried out; its text is fed back to the model."""
 

@@ -6,7 +6,7 @@ import logging
 import tomllib
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.resources import files
 
@@ -62,10 +62,13 @@ def open(  # noqa: A001  # localmem.open is the public name
     with ExitStack() as held:
         held.enter_context(agent_lock(settings.home / "locks", name))
         database = held.enter_context(Database(settings.database))
-        row = _row(AgentStore(database), name, settings, now, create=create)
+        store = AgentStore(database)
+        row = _row(store, name, settings, now, create=create)
+        settings = _with_model_of(row, settings)
         if backend is None:
             backend = load_backend(settings)
             held.callback(backend.close)
+        row = _use_model(store, row, settings)
         agent = _assemble(row, settings, database, backend, embedder or make_embedder(settings), now)
         agent.on_close(held.pop_all().close)
     return agent
@@ -110,6 +113,7 @@ def look(name: str, settings: Settings, *, backend: Backend | None = None, now: 
     """
     with Database(settings.database) as database:
         row = AgentStore(database).get(name)
+        settings = _with_model_of(row, settings)
         used = backend or load_backend(settings, counting_only=True)
         try:
             yield _assemble(row, settings, database, used, None, now)
@@ -136,7 +140,7 @@ def window_use(agent: Agent) -> WindowUse:
     system = len(TurnEncoder(backend.tokenizer, without_functions).first(agent.options.instructions))
     found = agent.main_context.prompt().parts
     parts = {
-        "system": system,
+        "system": system + found["examples"],
         "functions": found["system"] - system,
         "working_context": found["working_context"],
         "summary": found["summary"],
@@ -162,10 +166,21 @@ def _row(store: AgentStore, name: str, settings: Settings, now: Clock, *, create
         if not create:
             raise
         row = create_agent(store, name, settings, now)
-    if row.model != settings.model:
-        store.set_model(row.id, settings.model)
-        store.forget_token_ids(row.id)  # those of one vocabulary are other words in the next
     return row
+
+
+def _with_model_of(row: AgentRow, settings: Settings) -> Settings:
+    """An agent keeps the model it was made with, until somebody names another."""
+    return replace(settings, model=row.model) if settings.origin.get("model") == "default" else settings
+
+
+def _use_model(store: AgentStore, row: AgentRow, settings: Settings) -> AgentRow:
+    """Note that the agent now runs on the model of the settings, which could be loaded."""
+    if row.model == settings.model:
+        return row
+    store.set_model(row.id, settings.model)
+    store.forget_token_ids(row.id)  # those of one vocabulary are other words in the next
+    return replace(row, model=settings.model)
 
 
 def create_agent(store: AgentStore, name: str, settings: Settings, now: Clock = utc_now) -> AgentRow:

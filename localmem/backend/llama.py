@@ -165,7 +165,11 @@ class LlamaBackend:
     def feed(self, ids: tuple[int, ...] | list[int], sequence: Sequence) -> None:
         """Read `ids` at the end of a sequence."""
         cached = self._cached[sequence]
-        self._llama.decode(ids, position=len(cached), sequence=_SEQUENCE_IDS[sequence])
+        try:
+            self._llama.decode(ids, position=len(cached), sequence=_SEQUENCE_IDS[sequence])
+        except BaseException:  # Ctrl-C too: what is half read must not be taken for read
+            self._llama.truncate(_SEQUENCE_IDS[sequence], len(cached))
+            raise
         cached.extend(ids)
 
     def logits(self) -> Logits:

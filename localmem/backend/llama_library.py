@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 from collections.abc import Generator, Sequence
 from functools import cache
 from pathlib import Path
@@ -65,7 +66,7 @@ class LlamaModel:
         parameters.vocab_only = vocabulary_only
         _Log.lines = []
         self.path = path
-        self._model = library.llama_model_load_from_file(str(path).encode(), parameters)
+        self._model = library.llama_model_load_from_file(os.fsencode(path), parameters)
         if not self._model:
             raise ModelCorrupt(
                 f"llama.cpp cannot load {path.name}: {_Log.last_words() or 'no reason given'}",

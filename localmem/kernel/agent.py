@@ -22,11 +22,11 @@ from localmem.calls.grammar import CallGrammar
 from localmem.calls.prompt import TurnEncoder
 from localmem.calls.spec import FunctionSpec, from_python
 from localmem.calls.stream import ReplyStream
-from localmem.errors import ChainLimit, ContextTooSmall, FunctionError, LocalmemError
+from localmem.errors import ChainLimit, ContextTooSmall, FunctionError, Interrupted, LocalmemError
 from localmem.kernel.budget import Budget
 from localmem.kernel.events import DocumentUploaded, Event, Login, MemoryPressure, TimerFired, UserMessage
 from localmem.kernel.executor import execute, parse
-from localmem.kernel.messages import FunctionCall, FunctionResult, Step
+from localmem.kernel.messages import FunctionCall, FunctionResult, Step, Usage
 from localmem.kernel.queue_manager import QueueManager
 from localmem.kernel.scheduler import missed_until, next_due
 from localmem.kernel.tokens import clean
@@ -269,12 +269,13 @@ class Agent:
         last = False
         for number in range(self.options.max_steps):
             last = last or number == self.options.max_steps - 1 or spent >= self.options.max_tokens_per_event
-            worn_out = {name for name, times in calls.items() if times >= _MOST_CALLS}
-            # A user's message is always run on until it is answered: there is nothing for the model to ask for.
-            grammar = self.grammar(
-                "last" if last and must_answer else "all", heartbeat=not must_answer, without=worn_out
+            step = self._step(
+                "last" if last and must_answer else "all",
+                # A user's message is always run on until it is answered: there is nothing for the model to ask for.
+                heartbeat=not must_answer,
+                without={name for name, times in calls.items() if times >= _MOST_CALLS} - {"send_message"},
+                on_reply=on_reply,
             )
-            step = self._step(grammar, on_reply)
             spent += step.usage.generated_tokens
             calls[step.call.name if step.call else ""] += 1
             yield step
@@ -297,14 +298,20 @@ class Agent:
         self.queue_manager.set_warned(True)
         self.note(MemoryPressure(context.tokens, budget.flush_tokens))
         for _ in range(_PRESSURE_STEPS):
-            step = self._step(self.grammar("edits", heartbeat=True), None)
+            step = self._step("edits", heartbeat=True)
             yield step
             if self._cancelled.is_set() or not step.result.ok or not _goes_on(step):
                 return
 
-    def _step(self, grammar: CallGrammar, on_reply: OnReply | None) -> Step:
+    def _step(
+        self, phase: Phase, *, heartbeat: bool, without: Collection[str] = (), on_reply: OnReply | None = None
+    ) -> Step:
         """One inference, its call carried out, all of it written in one transaction."""
-        self.queue_manager.relieve_pressure()
+        try:
+            self.queue_manager.relieve_pressure()
+        except Interrupted:
+            return Step(None, FunctionResult(False, "Stopped by the user."), Usage())
+        grammar = self.grammar(phase, heartbeat=heartbeat, without=without)
         stream = ReplyStream(self.frame, on_reply) if on_reply is not None else None
         prompt = self.main_context.prompt()
         completion = self.backend.complete(
@@ -445,6 +452,7 @@ class Agent:
             instructions=self.options.summary_instructions,
             limit=self.options.summary_tokens,
             on_inference=lambda phase, completion: self._trace(phase, completion, ()),
+            cancelled=self._cancelled.is_set,
         )
         return QueueManager(
             database=self._database,

@@ -91,7 +91,7 @@ class MemoryPressure:
     @property
     def text(self) -> str:
         return (
-            f"Memory pressure: {self.used} of {self.limit} tokens used. The oldest messages will soon leave this window. "
+            f"Memory pressure: {self.used} of {self.limit} tokens used. The oldest messages soon leave this window. "
             "Save what matters now with core_memory_append, core_memory_replace or archival_memory_insert. "
             "Do not mention this to the user."
         )

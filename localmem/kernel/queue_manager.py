@@ -85,7 +85,7 @@ class QueueManager:
         token_ids: tuple[int, ...] | None = None,
         step_id: int | None = None,
     ) -> Message:
-        """Write a message to recall storage and the queue. `text` is what was said, `content` how the model reads it."""
+        """Write a message to recall storage and the queue. `text` is what was said, `content` what is read."""
         shown = self._shorten(clean(text if content is None else content))
         if token_ids is None:
             shown = self._stamp(kind) + shown

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from localmem.backend.base import Backend, Completion, Sampling
 from localmem.calls.prompt import TurnEncoder
-from localmem.errors import ConfigError
+from localmem.errors import ConfigError, Interrupted
 from localmem.kernel.messages import Message
 from localmem.kernel.tokens import count, cut
 
@@ -31,12 +31,14 @@ class Summarizer:
         instructions: str,
         limit: int,
         on_inference: OnInference,
+        cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
         self._backend = backend
         self._encoder = encoder
         self._instructions = instructions.replace("{words}", str(max(20, limit // 2)))
         self.limit = limit
         self._on_inference = on_inference
+        self._cancelled = cancelled
         overhead = encoder.side_prompt(self._instructions, _request("", "")).tokens
         self._piece_tokens = backend.side_window - overhead - 2 * limit - 16  # the old summary in, the new one out
         if self._piece_tokens < _LEAST_PIECE:
@@ -46,7 +48,7 @@ class Summarizer:
             )
 
     def fold(self, summary: str, evicted: Iterable[Message]) -> str:
-        """The new summary."""
+        """The new summary. Raises Interrupted when the user stops it."""
         for piece in self._pieces(evicted):
             summary = self._fold_piece(summary, piece) or summary
         return cut(self._encoder.tokenizer, summary, self.limit)
@@ -72,8 +74,15 @@ class Summarizer:
     def _fold_piece(self, summary: str, piece: str) -> str:
         prompt = self._encoder.side_prompt(self._instructions, _request(summary, piece))
         completion = self._backend.complete(
-            prompt, grammar=None, sampling=Sampling(), max_tokens=self.limit, sequence="side"
+            prompt,
+            grammar=None,
+            sampling=Sampling(),
+            max_tokens=self.limit,
+            sequence="side",
+            cancelled=self._cancelled,
         )
+        if completion.finish_reason == "cancelled":
+            raise Interrupted
         self._on_inference("summary", completion)
         return completion.text.strip()
 
