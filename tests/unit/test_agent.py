@@ -121,6 +121,18 @@ def test_token_budget_of_an_event_ends_its_chain():
     assert offered(agent, 1) == ["send_message"]
 
 
+def test_function_called_three_times_in_a_chain_is_not_offered_again():
+    agent = scripted_agent([append(f"Fact {n}.") for n in range(3)])
+    list(agent.send("Hello."))
+    assert ["core_memory_append" in offered(agent, step) for step in range(4)] == [True, True, True, False]
+
+
+def test_answer_is_offered_however_often_it_failed():
+    agent = scripted_agent([say("")] * 3, max_steps=5)
+    assert replies(agent.send("Hello.")) == ["All right."]
+    assert all("send_message" in offered(agent, step) for step in range(4))
+
+
 def test_call_that_is_not_offered_on_the_last_step_is_not_run():
     agent = scripted_agent([append("one"), append("two")], max_steps=2)
     with pytest.raises(ChainLimit):

@@ -251,6 +251,23 @@ def test_unusable_template_is_replaced_by_chatml_and_says_so(source: str):
     assert "ChatML instead" in chat_format.notes[0]
 
 
+def test_template_that_prints_tools_as_they_are_is_given_compact_ones():
+    compact = [{"name": "weather", "parameters": {"city": "string"}}]
+    chat_format = probe(HERMES, bos="", eos="", tools=TOOLS, compact_tools=compact)
+    assert chat_format.native_functions
+    assert '<tools>\n{"name": "weather", "parameters": {"city": "string"}}' in chat_format.first[1]
+
+
+def test_template_that_takes_tools_apart_is_given_whole_ones():
+    source = (
+        "{% for tool in tools or [] %}<tool>{{ tool.function.name }}: {{ tool.function.description }}</tool>"
+        "{% endfor %}" + CHATML
+    )
+    compact = [{"name": "weather", "description": "Tell it."}]
+    chat_format = probe(source, bos="", eos="", tools=TOOLS, compact_tools=compact)
+    assert chat_format.first[0] == "<tool>weather: Tell it.</tool><|im_start|>system\n"
+
+
 def test_missing_template_is_chatml_and_says_so():
     assert "no chat template" in probed(None).notes[0]
 

@@ -83,21 +83,22 @@ def test_offered_line_can_be_replaced(text: str):
     assert "Has a cat." in agent.working_context["human"]
 
 
-def test_appending_says_where_it_was_saved_and_when_it_was_known():
+def test_appending_says_that_it_was_saved_or_known():
     agent = scripted_agent()
-    assert did(agent, "core_memory_append", label="human", content="Name: Ana.").text == "Saved in human."
+    assert did(agent, "core_memory_append", label="human", content="Name: Ana.").text.startswith("Saved")
     again = did(agent, "core_memory_append", label="human", content="Name: Ana.")
     assert "says that already" in again.text
 
 
-def test_replacing_says_what_holds_now_and_what_no_longer():
+def test_replacing_changes_the_line_and_an_empty_text_deletes_it():
     agent = scripted_agent()
-    agent.set_block("human", "Lives in Oslo.")
-    result = did(
-        agent, "core_memory_replace", label="human", old_content="Lives in Oslo.", new_content="Lives in Bergen."
-    )
-    assert "Lives in Bergen." in result.text
-    assert "not any more: Lives in Oslo." in result.text
+    agent.set_block("human", "Lives in Oslo.\nHas a dog.")
+    changed = {"label": "human", "old_content": "Lives in Oslo.", "new_content": "Lives in Bergen."}
+    assert did(agent, "core_memory_replace", **changed).ok
+    assert agent.working_context["human"] == "Lives in Bergen.\nHas a dog."
+    deleted = did(agent, "core_memory_replace", label="human", old_content="Has a dog.", new_content="")
+    assert "Deleted" in deleted.text
+    assert agent.working_context["human"] == "Lives in Bergen."
 
 
 @pytest.mark.parametrize(
@@ -234,10 +235,22 @@ def test_pause_has_bounds(minutes: object):
     assert not did(agent, "pause_heartbeats", minutes=minutes).ok
 
 
-def test_only_edits_take_a_heartbeat():
+def test_only_edits_take_a_heartbeat_and_only_where_it_is_for_the_model_to_ask():
     agent = with_history(["Hello."])
-    takers = {choice.name for choice in agent.grammar().choices if "request_heartbeat" in str(choice.parameters)}
-    assert takers == {"core_memory_append", "core_memory_replace", "archival_memory_insert"}
+    takers = [
+        {choice.name for choice in grammar.choices if "request_heartbeat" in str(choice.parameters)}
+        for grammar in (agent.grammar(heartbeat=True), agent.grammar(heartbeat=False))
+    ]
+    assert takers == [{"core_memory_append", "core_memory_replace", "archival_memory_insert"}, set()]
+
+
+def test_model_is_told_of_pausing_only_while_there_is_a_timer():
+    agent = scripted_agent()
+    assert "pause_heartbeats" not in prompt_text(agent)
+    agent.schedule("tea", "every 5m", "Tea.")
+    assert "pause_heartbeats" in prompt_text(agent)
+    agent.unschedule("tea")
+    assert "pause_heartbeats" not in prompt_text(agent)
 
 
 def test_thought_comes_first_when_it_is_asked_for():
@@ -254,7 +267,7 @@ def test_edit_of_the_model_is_in_the_window_as_call_and_result():
     agent = scripted_agent([append("Name: Ana.")])
     list(agent.send("I am Ana."))
     assert "Name: Ana." in prompt_text(agent)
-    assert "Saved in human." in prompt_text(agent)
+    assert "Saved" in prompt_text(agent)
 
 
 def test_declared_schema_refuses_what_the_grammar_would_not_write():

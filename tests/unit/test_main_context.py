@@ -11,7 +11,7 @@ from localmem.backend.scripted import ByteTokenizer
 from localmem.calls.chat_format import probe
 from localmem.calls.prompt import TurnEncoder
 from localmem.kernel.messages import Message
-from localmem.memory.main_context import MainContext
+from localmem.memory.main_context import MainContext, Prefix
 
 NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 
@@ -23,7 +23,7 @@ def message(text: str) -> Message:
 @pytest.fixture
 def context() -> MainContext:
     encoder = TurnEncoder(ByteTokenizer(), probe(None, bos="", eos="", tools=[]))
-    context = MainContext(encoder, "INSTRUCTIONS")
+    context = MainContext(Prefix(encoder, encoder.first("INSTRUCTIONS"), encoder.turn("user", "EXAMPLES")))
     context.set_context("BLOCKS")
     context.set_summary("SUMMARY")
     context.append(message("FIRST"))
@@ -35,9 +35,9 @@ def text(context: MainContext) -> str:
     return context.encoder.tokenizer.decode_bytes(context.prompt().ids, special=True).decode()
 
 
-def test_parts_stand_in_the_papers_order(context: MainContext):
+def test_parts_stand_in_their_order(context: MainContext):
     shown = text(context)
-    places = [shown.index(part) for part in ("INSTRUCTIONS", "BLOCKS", "SUMMARY", "FIRST", "SECOND")]
+    places = [shown.index(part) for part in ("INSTRUCTIONS", "BLOCKS", "EXAMPLES", "SUMMARY", "FIRST", "SECOND")]
     assert places == sorted(places)
     assert shown.endswith("<|im_start|>assistant\n")
 
@@ -46,7 +46,7 @@ def test_token_count_is_the_length_of_the_prompt(context: MainContext):
     prompt = context.prompt()
     assert context.tokens == prompt.tokens == sum(prompt.parts.values())
     assert prompt.parts["queue"] == context.queue_tokens
-    assert prompt.parts["system"] == context.preamble_tokens
+    assert prompt.parts["system"] + prompt.parts["examples"] == context.preamble_tokens
     assert prompt.parts["answer"] == context.answer_tokens
 
 

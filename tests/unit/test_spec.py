@@ -185,6 +185,17 @@ def test_tool_is_as_chat_templates_expect_it():
     }
 
 
+def test_compact_tool_names_plain_types_and_keeps_what_is_more():
+    def book(city: str, nights: Annotated[int, Field(ge=1, le=5)], kind: Literal["a", "b"]) -> None:
+        """Book it."""
+
+    assert from_python(book).compact_tool() == {
+        "name": "book",
+        "description": "Book it.",
+        "parameters": {"city": "string", "nights": "integer", "kind": {"enum": ["a", "b"], "type": "string"}},
+    }
+
+
 def test_method_of_an_object_can_be_registered():
     class Thermostat:
         degrees = 20
