@@ -123,6 +123,7 @@ class Agent:
             if self.queue_manager.warning_due and not self._cancelled.is_set():
                 yield from self._warn()
         finally:
+            self._cancelled.clear()  # a flush outside an event must not find it set
             self._busy.release()
 
     def note(self, event: Event) -> None:

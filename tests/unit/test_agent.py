@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from support import Clock, append, make_agent, prompt_text, replies, say, scripted_agent, stored_messages
@@ -379,6 +379,27 @@ def test_refused_edit_of_a_person_changes_nothing():
     with pytest.raises(WorkingContextFull):
         agent.set_block("human", "x" * 1_000)
     assert prompt_text(agent) == before
+
+
+def test_flush_that_is_cancelled_leaves_everything_and_is_made_up_for(clock: Clock, database: Database):
+    armed: list[str] = []
+
+    def now() -> datetime:
+        if armed:
+            agent.cancel()  # as Ctrl-C would, after the event has begun
+        return clock()
+
+    agent = scripted_agent(window=6_000, now=now, database=database)
+    filled(agent, 1.01)
+    before = list(agent.main_context.queue)
+    armed.append("now")
+    steps = list(agent.send("Hello?"))
+    assert (replies(steps), steps[-1].call) == ([], None)
+    assert agent.main_context.queue[:-1] == before
+    assert AgentStore(database).summaries(agent.id) == []
+    armed.clear()
+    assert replies(agent.send("Hello again?")) == ["All right."]
+    assert len(AgentStore(database).summaries(agent.id)) == 1
 
 
 # -- blocks and functions of one's own -----------------------------------------------------------------------------

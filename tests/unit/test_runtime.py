@@ -163,16 +163,33 @@ def test_killed_process_leaves_the_window_of_its_last_step(settings: Settings, s
 
 @pytest.mark.model
 def test_other_model_reads_what_was_said_in_its_own_vocabulary(settings: Settings, smollm_path: Path):
-    chosen = replace(settings, model="scripted.gguf")
-    with localmem.open("ana", settings=replace(chosen, model=SMOLLM), backend=ScriptedBackend()) as agent:
-        agent.send("x")
+    with opened(settings) as agent:
         list(agent.send("What is it called?"))
-        assert "All right." in prompt_text(agent)
+        assert '"message": "All right."' in prompt_text(agent)
     other = settings.home / "other.gguf"
     other.symlink_to(smollm_path)
-    swapped = replace(settings, model=str(other), window=4_096)
+    swapped = named(settings, str(other))
     backend = LlamaBackend(smollm_path, window=4_096, counting_only=True)
     with localmem.open("ana", settings=swapped, backend=backend) as agent:
         assert "What is it called?" in prompt_text(agent)
         assert '"message": "All right."' in prompt_text(agent)
     backend.close()
+
+
+def test_agent_keeps_its_model_until_another_is_named(settings: Settings, tmp_path: Path):
+    made = named(settings, SMOLLM)
+    opened(made).close()
+    by_default = load_settings(environ={"LOCALMEM_HOME": str(settings.home)})
+    assert by_default.model != SMOLLM
+    opened(replace(by_default, embedder="hash")).close()
+    row, _, _ = open_storages("ana", settings)
+    assert row.model == SMOLLM
+    opened(named(settings, "gemma-3-270m")).close()
+    row, _, _ = open_storages("ana", settings)
+    assert row.model == "gemma-3-270m"
+
+
+def named(settings: Settings, model: str) -> Settings:
+    """The settings of a user who names a model."""
+    chosen = load_settings(flags={"model": model}, environ={"LOCALMEM_HOME": str(settings.home)})
+    return replace(chosen, embedder="hash", window=4_096, threads=1)
