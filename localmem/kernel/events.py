@@ -92,8 +92,8 @@ class MemoryPressure:
     def text(self) -> str:
         return (
             f"Memory pressure: {self.used} of {self.limit} tokens used. The oldest messages soon leave this window. "
-            "Save what matters now with core_memory_append, core_memory_replace or archival_memory_insert. "
-            "Do not mention this to the user."
+            "Call nothing_to_save if core memory holds what matters. Else save what the user said that it lacks, with "
+            "core_memory_append or archival_memory_insert."
         )
 
 

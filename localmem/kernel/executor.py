@@ -12,7 +12,14 @@ from collections.abc import Collection, Mapping
 from localmem.backend.base import Completion
 from localmem.calls.frame import Frame
 from localmem.calls.spec import FunctionSpec
-from localmem.errors import FunctionError, FunctionFailed, InvalidArguments, LocalmemError, UnknownFunction
+from localmem.errors import (
+    BackendError,
+    FunctionError,
+    FunctionFailed,
+    InvalidArguments,
+    StorageError,
+    UnknownFunction,
+)
 from localmem.kernel.messages import FunctionCall, FunctionResult
 
 logger = logging.getLogger(__name__)
@@ -43,7 +50,7 @@ def _run(call: FunctionCall, functions: Mapping[str, FunctionSpec], allowed: Col
     try:
         result = spec.run(**call.arguments)
         return "Done." if result is None else str(result)
-    except (FunctionError, LocalmemError, KeyboardInterrupt):
+    except (FunctionError, BackendError, StorageError):
         raise
     except Exception as error:
         logger.info("function %s raised", call.name, exc_info=True)

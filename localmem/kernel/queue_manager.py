@@ -64,7 +64,7 @@ class QueueManager:
         """Bring back the window as it stood at the last step. Raises ContextTooSmall when it can hold no queue."""
         summary = self._store.current_summary(self._agent_id)
         self.main_context.set_context(rendered_context or self._working_context().render())
-        self.main_context.set_summary(summary.text if summary else "")
+        self.main_context.set_summary(self._summarizer.shorten(summary.text) if summary else "")
         self.main_context.evict(0, len(self.main_context.queue))
         for message in self._recall.get(self._store.queue_ids(self._agent_id)):
             # Counted afresh: another model may read it now.

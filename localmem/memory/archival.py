@@ -14,7 +14,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from localmem.memory.search import Page, Scope, Statement, fused_search, page_of, paginate
@@ -52,10 +52,12 @@ class Archival:
         self._agent_id = agent_id
         self._meaning = None if embedder is None else MeaningIndex(database, "passage", agent_id, embedder, index_path)
 
-    def insert(self, text: str, *, source: str | None = None, tags: Iterable[str] = (), now: datetime) -> Passage:
+    def insert(
+        self, text: str, *, source: str | None = None, tags: Iterable[str] = (), now: datetime | None = None
+    ) -> Passage:
         """The passage as it is stored. Look at `near_duplicate` first: nothing is refused here."""
         vectors = None if self._meaning is None else self._meaning.embed([text])
-        return self._insert_batch([text], vectors, source, tuple(tags), now)[0]
+        return self._insert_batch([text], vectors, source, tuple(tags), now or datetime.now(UTC))[0]
 
     def insert_many(
         self,

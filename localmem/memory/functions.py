@@ -29,6 +29,9 @@ SEARCHES = ("conversation_search", "conversation_search_date", "archival_memory_
 EDITS = ("core_memory_append", "core_memory_replace", "archival_memory_insert")
 """What a model may do when the window is nearly full."""
 
+NOTHING = "nothing_to_save"
+"""The answer to a memory-pressure warning that has nothing to add: forced to save, a small model makes facts up."""
+
 Phase = Literal["all", "edits", "last"]
 """Which functions a step offers: all, only those that save, or only the answer."""
 
@@ -85,6 +88,7 @@ class MemoryFunctions:
             "archival_memory_insert": self.archival_memory_insert,
             "archival_memory_search": self.archival_memory_search,
             "pause_heartbeats": self.pause_heartbeats,
+            NOTHING: self.nothing_to_save,
         }
         self.specs = {
             name: FunctionSpec(name, *declarations[name], run, takes_heartbeat=name in (*EDITS, "pause_heartbeats"))
@@ -92,8 +96,10 @@ class MemoryFunctions:
         }
 
     def shown(self) -> list[FunctionSpec]:
-        """The functions the model is told of; pausing timers only while there are timers."""
-        return [spec for name, spec in self.specs.items() if name != "pause_heartbeats" or self._has_timers()]
+        """The functions the model is told of: pausing timers only while there are timers, `nothing_to_save` by the
+        warning itself."""
+        hidden = {NOTHING} if self._has_timers() else {NOTHING, "pause_heartbeats"}
+        return [spec for name, spec in self.specs.items() if name not in hidden]
 
     # -- what a step may call ------------------------------------------------------------------------------------
 
@@ -140,6 +146,7 @@ class MemoryFunctions:
             "archival_memory_insert": lambda: _object(content=_text(_NOTE_CHARACTERS)),
             "archival_memory_search": self._archival_schema,
             "pause_heartbeats": self._pause_schema,
+            NOTHING: _object,
         }
 
     def _append_schema(self) -> Schema | None:
@@ -225,9 +232,7 @@ class MemoryFunctions:
         return self._show(found, [_message_row(message) for message in found.items], query)
 
     def conversation_search_date(self, start_date: str, end_date: str, page: int = 1) -> str:
-        since, until = _day(start_date), _day(end_date)
-        if until < since:
-            raise InvalidArguments(f"end_date {end_date} is before start_date {start_date}; swap them")
+        since, until = sorted((_day(start_date), _day(end_date)))  # a model may name them in either order
         found = self._recall.search("", since=since, until=until, page=max(0, page - 1), page_size=PAGE_SIZE)
         self._pages.dates = max(1, found.pages)
         if not found.total:
@@ -236,6 +241,9 @@ class MemoryFunctions:
 
     def _visible_ids(self) -> list[int]:
         return [message.id for message in self._visible() if message.id is not None]
+
+    def nothing_to_save(self) -> str:
+        return "Good."
 
     def pause_heartbeats(self, minutes: int) -> str:
         self._pause_timers(minutes)
@@ -256,7 +264,9 @@ class MemoryFunctions:
 def _in_phase(name: str, phase: Phase) -> bool:
     if phase == "last":
         return name == "send_message"
-    return phase == "all" or name in EDITS
+    if phase == "edits":
+        return name in EDITS or name == NOTHING
+    return name != NOTHING
 
 
 def _with_extras(schema: Schema, *, heartbeat: bool, thought: bool) -> Schema:

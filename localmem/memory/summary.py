@@ -1,8 +1,8 @@
 """The recursive summary (MemGPT, section 2.2): old summary + evicted messages -> new summary.
 
 Its own prompt never overflows: what was evicted is folded in pieces that fit, each piece into the summary of those
-before it. What the agent itself said is part of what is summarised. When a model gives nothing usable the old summary
-stays and says how much is missing: a flush always succeeds, and nothing is lost from recall storage.
+before it. What the agent itself said is part of what is summarised. When a model writes nothing the old summary stays:
+a flush always succeeds, and nothing is lost from recall storage.
 """
 
 from __future__ import annotations
@@ -51,6 +51,10 @@ class Summarizer:
         """The new summary. Raises Interrupted when the user stops it."""
         for piece in self._pieces(evicted):
             summary = self._fold_piece(summary, piece) or summary
+        return self.shorten(summary)
+
+    def shorten(self, summary: str) -> str:
+        """A summary within the limit, as this model counts: it may have been written by another."""
         return cut(self._encoder.tokenizer, summary, self.limit)
 
     def _pieces(self, messages: Iterable[Message]) -> Iterator[str]:

@@ -6,6 +6,7 @@ checked before it is made, so a refused one leaves the block byte for byte as it
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -65,12 +66,12 @@ class WorkingContext(Mapping[str, str]):
         return max(0, self.block(label).limit - self.used(label))
 
     def append(self, label: str, content: str) -> bool:
-        """Add a line; False when the block already says exactly that."""
+        """Add a line; False when a line of the block already says all of it, in that order."""
         block = self._writable(label)
         addition = clean(content).strip()
         if not addition:
             raise InvalidArguments("content is empty; write the fact to remember")
-        if addition.casefold() in {line.strip().casefold() for line in block.lines}:
+        if any(_says(line, addition) for line in block.lines):
             return False
         self._put(block, f"{block.value}\n{addition}" if block.value.strip() else addition)
         return True
@@ -80,6 +81,8 @@ class WorkingContext(Mapping[str, str]):
         block = self._writable(label)
         if not old:
             raise InvalidArguments("old_content is empty; copy the text to change from the block")
+        if old.strip() == clean(new).strip():
+            raise InvalidArguments(f"new_content is the same as old_content; say how {old!r} is to read now")
         value = _with_line_replaced(block.value, old, clean(new).strip())
         if value is None:
             found = block.value.count(old)
@@ -102,9 +105,9 @@ class WorkingContext(Mapping[str, str]):
         return self._text(None)
 
     def most_tokens(self) -> int:
-        """Tokens the rendering takes when every block is full."""
+        """Tokens the rendering takes when every block is full; one written in another vocabulary may be over-full."""
         empty = count(self._tokenizer, self._text(""))
-        return empty + sum(block.limit for block in self.blocks)
+        return empty + sum(max(block.limit, self.used(block.label)) for block in self.blocks)
 
     def _text(self, value: str | None) -> str:
         parts = ["Core memory, always before you:"]
@@ -142,3 +145,18 @@ def _with_line_replaced(text: str, old: str, new: str) -> str | None:
         return None
     first = lines.index(old)
     return "\n".join([*lines[:first], new, *(line for line in lines[first + 1 :] if line != old)])
+
+
+def _says(line: str, addition: str) -> bool:
+    """Whether `line` holds every word of `addition` in the same order.
+
+    >>> _says("Big news: we moved to Porto last weekend.", "We moved to Porto.")
+    True
+    """
+    words = iter(_words(line))
+    return all(word in words for word in _words(addition))
+
+
+def _words(text: str) -> list[str]:
+    """The words of a text; a text of none (emoji, signs) is one word of its own."""
+    return re.findall(r"\w+", text.casefold()) or [text.strip()]

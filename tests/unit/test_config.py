@@ -195,5 +195,5 @@ def test_ensure_home_makes_directories_for_their_owner_only(tmp_path: Path):
 def test_a_home_that_cannot_be_made_is_an_error(tmp_path: Path):
     (tmp_path / "file").write_text("")
     settings = load_settings(environ={"LOCALMEM_HOME": str(tmp_path / "file" / "home")})
-    with pytest.raises(ConfigError, match="Set LOCALMEM_HOME"):
+    with pytest.raises(ConfigError, match="LOCALMEM_HOME"):
         ensure_home(settings)
