@@ -26,12 +26,12 @@ from localmem.errors import ChainLimit, ContextTooSmall, FunctionError, Interrup
 from localmem.kernel.budget import Budget
 from localmem.kernel.events import DocumentUploaded, Event, Login, MemoryPressure, TimerFired, UserMessage
 from localmem.kernel.executor import execute, parse
-from localmem.kernel.messages import FunctionCall, FunctionResult, Step, Usage
+from localmem.kernel.messages import FAILURE, FunctionCall, FunctionResult, Step, Usage
 from localmem.kernel.queue_manager import QueueManager
 from localmem.kernel.scheduler import missed_until, next_due
 from localmem.kernel.tokens import clean
 from localmem.memory.archival import Archival
-from localmem.memory.functions import SEARCHES, MemoryFunctions, Phase
+from localmem.memory.functions import EDITS, SEARCHES, MemoryFunctions, Phase, is_question
 from localmem.memory.main_context import MainContext, Prefix
 from localmem.memory.recall import Recall
 from localmem.memory.summary import Summarizer
@@ -120,8 +120,10 @@ class Agent:
         try:
             self.note(event)
             yield from self._chain(event, on_reply)
+            self.queue_manager.forget_failures()
             if self.queue_manager.warning_due and not self._cancelled.is_set():
                 yield from self._warn()
+                self.queue_manager.forget_failures()
         finally:
             self._cancelled.clear()  # a flush outside an event must not find it set
             self._busy.release()
@@ -266,6 +268,8 @@ class Agent:
         must_answer = isinstance(event, UserMessage)
         failed: FunctionCall | None = None
         calls: Counter[str] = Counter()
+        asked_only = isinstance(event, UserMessage) and is_question(event.text)
+        barred = set(EDITS) if asked_only else set[str]()  # a question holds nothing to save
         spent = 0
         last = False
         for number in range(self.options.max_steps):
@@ -274,7 +278,7 @@ class Agent:
                 "last" if last and must_answer else "all",
                 # A user's message is always run on until it is answered: there is nothing for the model to ask for.
                 heartbeat=not must_answer,
-                without={name for name, times in calls.items() if times >= _MOST_CALLS} - {"send_message"},
+                without=barred | {name for name, times in calls.items() if times >= _MOST_CALLS} - {"send_message"},
                 on_reply=on_reply,
             )
             spent += step.usage.generated_tokens
@@ -343,7 +347,7 @@ class Agent:
         try:
             call = parse(completion, self.frame)
         except FunctionError as error:
-            return self._fail(completion, FunctionResult(False, f"Error: {error}"))
+            return self._fail(completion, FunctionResult(False, f"{FAILURE}{error}"))
         functions = {**self._memory_functions.specs, **self._own_functions}
         self._author = "model"
         try:

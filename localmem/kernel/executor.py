@@ -20,7 +20,7 @@ from localmem.errors import (
     StorageError,
     UnknownFunction,
 )
-from localmem.kernel.messages import FunctionCall, FunctionResult
+from localmem.kernel.messages import FAILURE, FunctionCall, FunctionResult
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ def execute(call: FunctionCall, functions: Mapping[str, FunctionSpec], *, allowe
     try:
         return FunctionResult(True, _run(call, functions, allowed))
     except FunctionError as error:
-        return FunctionResult(False, f"Error: {error}")
+        return FunctionResult(False, f"{FAILURE}{error}")
 
 
 def _run(call: FunctionCall, functions: Mapping[str, FunctionSpec], allowed: Collection[str]) -> str:

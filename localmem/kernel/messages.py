@@ -61,6 +61,10 @@ class FunctionCall:
     request_heartbeat: bool = False
 
 
+FAILURE = "Error: "
+"""Begins the text of every result that is not ok, so that the model can tell, and so can the queue."""
+
+
 @dataclass(frozen=True, slots=True)
 class FunctionResult:
     """What came of a call; `text` is read by the model."""

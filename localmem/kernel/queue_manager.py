@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from localmem.errors import ContextTooSmall
 from localmem.kernel.budget import Budget
 from localmem.kernel.events import moment
-from localmem.kernel.messages import Kind, Message, Role
+from localmem.kernel.messages import FAILURE, Kind, Message, Role
 from localmem.kernel.tokens import clean, cut
 from localmem.memory.main_context import MainContext
 from localmem.memory.recall import Recall
@@ -97,6 +97,25 @@ class QueueManager:
             self._store.append_to_queue(self._agent_id, stored.id)
         self.main_context.append(stored)
         return stored
+
+    def forget_failures(self) -> None:
+        """Take the newest event's failed calls and their results out of the queue; recall storage keeps them.
+
+        They have served: a model that goes on seeing them copies them. Only the end of the window is read again.
+        """
+        queue = self.main_context.queue
+        start = max((i for i, message in enumerate(queue) if message.kind in _OPENS_EXCHANGE), default=0)
+        failed = [
+            i
+            for i in range(start, len(queue) - 1)
+            if queue[i].kind == "call" and queue[i + 1].kind == "result" and queue[i + 1].text.startswith(FAILURE)
+        ]
+        if not failed:
+            return
+        gone = [message.id for i in failed for message in queue[i : i + 2] if message.id is not None]
+        self._store.remove_from_queue(self._agent_id, gone)
+        for i in reversed(failed):
+            self.main_context.evict(i, i + 2)
 
     @property
     def warning_due(self) -> bool:

@@ -7,6 +7,7 @@ tokens, with truthful totals: "results 6-10 of 23, page 2 of 5".
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
@@ -21,7 +22,7 @@ from localmem.kernel.tokens import Tokenizer, can_write, clean, count, cut, fits
 from localmem.memory.archival import Archival, Passage
 from localmem.memory.recall import Recall
 from localmem.memory.search import Page
-from localmem.memory.working_context import Block, WorkingContext
+from localmem.memory.working_context import Block, WorkingContext, says
 
 SEARCHES = ("conversation_search", "conversation_search_date", "archival_memory_search")
 """After these the runtime always runs the model again: a search nobody reads is a turn lost."""
@@ -37,9 +38,13 @@ Phase = Literal["all", "edits", "last"]
 
 PAGE_SIZE = 5  # paper: pages of five results
 _FACT_CHARACTERS = 240
+_QUESTION_MARKS = ("?", "？", "؟")
+_SENTENCE_END = re.compile(r"(?<=[.!?？。！؟])\s+|\n+")
+_LEAST_WORDS = 3  # "Good evening!" states nothing
 _NOTE_CHARACTERS = 1_200
 _MESSAGE_CHARACTERS = 1_500
 _QUERY_CHARACTERS = 80
+_MOST_SAID = 24  # statements a memory-pressure step chooses from
 _LEAST_ROOM = 8  # tokens: a block with less is not offered for appending
 
 
@@ -115,7 +120,7 @@ class MemoryFunctions:
         """The functions of a step, in the order they are declared; `own` are the user's."""
         offered = [
             (self.specs[name], schema)
-            for name, narrow in self._narrowings().items()
+            for name, narrow in {**self._narrowings(), **(self._saving() if phase == "edits" else {})}.items()
             if _in_phase(name, phase) and name not in without and (schema := narrow()) is not None
         ]
         if phase == "all":
@@ -149,13 +154,36 @@ class MemoryFunctions:
             NOTHING: _object,
         }
 
-    def _append_schema(self) -> Schema | None:
+    def _saving(self) -> dict[str, Callable[[], Schema | None]]:
+        """The schemas of a memory-pressure step. What can be added is what the user said in the messages that will
+        leave, word for word: asked to write freely, a small model makes facts up."""
+        said = self._unsaved_statements()
+        return {
+            "core_memory_append": lambda: self._append_schema({"enum": said}) if said else None,
+            "core_memory_replace": lambda: None,
+            "archival_memory_insert": lambda: _object(content={"enum": said}) if said else None,
+        }
+
+    def _unsaved_statements(self) -> list[str]:
+        """What the user stated in the older half of the queue and no block holds yet, oldest first."""
+        queue = self._visible()
+        known = [line for block in self._working_context().blocks for line in block.lines]
+        sentences = dict.fromkeys(
+            sentence
+            for message in queue[: len(queue) // 2 + 1]
+            if message.kind == "user_message"
+            for sentence in statements(message.text)
+            if len(sentence) <= _FACT_CHARACTERS and can_write(self._tokenizer, sentence)
+        )
+        return [sentence for sentence in sentences if not any(says(line, sentence) for line in known)][:_MOST_SAID]
+
+    def _append_schema(self, content: Schema | None = None) -> Schema | None:
         writable = [
             block.label
             for block in self._working_context().blocks
             if not block.read_only and self._working_context().room(block.label) >= _LEAST_ROOM
         ]
-        return _object(label={"enum": writable}, content=_text(_FACT_CHARACTERS)) if writable else None
+        return _object(label={"enum": writable}, content=content or _text(_FACT_CHARACTERS)) if writable else None
 
     def _replace_schema(self) -> Schema | None:
         """One alternative a block: its label, then one of the lines it really holds."""
@@ -321,6 +349,24 @@ def _row(tokenizer: Tokenizer, head: str, text: str, query: str, limit: int) -> 
         characters = characters * 3 // 4
         shown = excerpt(line, query, characters)
     return head + cut(tokenizer, shown, room)
+
+
+def statements(text: str) -> list[str]:
+    """The sentences of a text that state something: not its questions, not a word or two.
+
+    >>> statements("Hi! I moved to Porto. Isn't that nice?")
+    ['I moved to Porto.']
+    """
+    return [s for s in _sentences(text) if not s.endswith(_QUESTION_MARKS) and len(s.split()) >= _LEAST_WORDS]
+
+
+def is_question(text: str) -> bool:
+    """Whether a text asks and states nothing: then there is nothing in it to save."""
+    return text.strip().endswith(_QUESTION_MARKS) and not statements(text)
+
+
+def _sentences(text: str) -> list[str]:
+    return [sentence.strip() for sentence in _SENTENCE_END.split(text) if sentence.strip()]
 
 
 def excerpt(text: str, query: str, characters: int) -> str:

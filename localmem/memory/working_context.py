@@ -71,7 +71,7 @@ class WorkingContext(Mapping[str, str]):
         addition = clean(content).strip()
         if not addition:
             raise InvalidArguments("content is empty; write the fact to remember")
-        if any(_says(line, addition) for line in block.lines):
+        if any(says(line, addition) for line in block.lines):
             return False
         self._put(block, f"{block.value}\n{addition}" if block.value.strip() else addition)
         return True
@@ -147,10 +147,10 @@ def _with_line_replaced(text: str, old: str, new: str) -> str | None:
     return "\n".join([*lines[:first], new, *(line for line in lines[first + 1 :] if line != old)])
 
 
-def _says(line: str, addition: str) -> bool:
+def says(line: str, addition: str) -> bool:
     """Whether `line` holds every word of `addition` in the same order.
 
-    >>> _says("Big news: we moved to Porto last weekend.", "We moved to Porto.")
+    >>> says("Big news: we moved to Porto last weekend.", "We moved to Porto.")
     True
     """
     words = iter(_words(line))

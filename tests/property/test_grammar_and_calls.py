@@ -106,8 +106,8 @@ def test_what_the_grammar_lets_through_parses_and_runs(
 def known_gap(call: FunctionCall, problem: str) -> bool:
     """What no schema can say: the tokens a text takes, that it is more than blanks, that the days are in order."""
     if call.name in ("core_memory_append", "core_memory_replace"):
-        return "would be full" in problem or "content is empty" in problem
-    return call.name == "conversation_search_date" and ("swap them" in problem or "is no date" in problem)
+        return any(gap in problem for gap in ("would be full", "content is empty", "same as old_content"))
+    return call.name == "conversation_search_date" and "is no date" in problem
 
 
 def arguments_of(schema: dict[str, Any]) -> st.SearchStrategy[Any]:

@@ -288,7 +288,23 @@ def test_memory_pressure_offers_only_what_saves():
     agent = scripted_agent([say("Yes."), append("Sings a lot.")], window=6_000)
     filled(agent, 0.71)
     list(agent.send("Do you hear me?"))
-    assert offered(agent, 1) == ["core_memory_append", "core_memory_replace", "archival_memory_insert"]
+    assert offered(agent, 1) == ["core_memory_append", "archival_memory_insert", "nothing_to_save"]
+
+
+def test_question_cannot_be_saved_as_a_fact():
+    agent = scripted_agent()
+    list(agent.send("Where do I live?"))
+    list(agent.send("I live in Porto."))
+    assert "core_memory_append" not in offered(agent, 0)
+    assert "core_memory_append" in offered(agent, 1)
+
+
+def test_failed_call_leaves_the_queue_when_its_event_is_done_and_stays_in_recall():
+    agent = scripted_agent([FunctionCall("no_such_function"), append("Rows."), say("Noted.")])
+    steps = list(agent.send("I row on Sundays."))
+    assert [step.result.ok for step in steps] == [False, True, True]
+    assert kinds(agent) == ["user_message", "call", "result", "reply"]
+    assert agent.recall.count() == 6
 
 
 def test_below_the_warning_there_is_no_pressure():

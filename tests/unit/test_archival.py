@@ -136,17 +136,13 @@ def test_an_identifier_hits_first(archival):
     keys = [str(uuid.UUID(int=0x1234_5678_0000 + i)) for i in range(60)]
     archival.insert_many([f"key {key}: value {uuid.UUID(int=i)}" for i, key in enumerate(keys)], now=NOW)
 
-    found = [
-        archival.search(query).items[0].text for query in (keys[41], f"what is the value of key {keys[41]}?")
-    ]
+    found = [archival.search(query).items[0].text for query in (keys[41], f"what is the value of key {keys[41]}?")]
 
     assert found == [f"key {keys[41]}: value {uuid.UUID(int=41)}"] * 2
 
 
 def test_a_phrase_hits_before_its_words(archival):
-    archival.insert_many(
-        ["York new bridge new York bridge"] * 5 + ["I saw New York once, " + "x " * 60], now=NOW
-    )
+    archival.insert_many(["York new bridge new York bridge"] * 5 + ["I saw New York once, " + "x " * 60], now=NOW)
 
     assert archival.search("saw new york").items[0].id == 6
 
@@ -180,9 +176,7 @@ def test_deletion_takes_the_vector_along(meaningful, database):
 def test_insert_many_tells_its_progress(archival):
     seen = []
 
-    stored = archival.insert_many(
-        (f"passage {i}" for i in range(150)), source="a.md", now=NOW, progress=seen.append
-    )
+    stored = archival.insert_many((f"passage {i}" for i in range(150)), source="a.md", now=NOW, progress=seen.append)
 
     assert seen == [64, 128, 150]
     assert [passage.text for passage in stored] == [f"passage {i}" for i in range(150)]

@@ -19,9 +19,7 @@ def home(tmp_path: Path) -> Path:
     return folder
 
 
-def load(
-    home: Path, toml: str | bytes = "", environ: dict[str, str] | None = None, **flags: object
-) -> Settings:
+def load(home: Path, toml: str | bytes = "", environ: dict[str, str] | None = None, **flags: object) -> Settings:
     (home / "config.toml").write_bytes(toml if isinstance(toml, bytes) else toml.encode())
     return load_settings(flags=flags, environ={"LOCALMEM_HOME": str(home)} | (environ or {}))
 

@@ -232,9 +232,7 @@ def test_after_a_rollback_by_sqlite_itself_no_statement_commits_alone(database):
         with database.transaction():
             database.execute(INSERT_AGENT, ("first",))
             with pytest.raises(sqlite3.IntegrityError):
-                database.execute(
-                    "INSERT OR ROLLBACK INTO agent (name, model, created_at) VALUES ('first', '', '')"
-                )
+                database.execute("INSERT OR ROLLBACK INTO agent (name, model, created_at) VALUES ('first', '', '')")
             database.execute(INSERT_AGENT, ("alone",))
 
     with pytest.raises(StorageError, match="rolled back"):

@@ -97,8 +97,6 @@ assert not huggingface_hub.constants.HF_HUB_OFFLINE, "later downloads are broken
 def test_loading_asks_no_network_says_nothing_and_leaves_no_trace():
     kept_out = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
     environment = {name: value for name, value in os.environ.items() if name not in kept_out}
-    done = subprocess.run(
-        [sys.executable, "-c", OFFLINE], capture_output=True, text=True, check=False, env=environment
-    )
+    done = subprocess.run([sys.executable, "-c", OFFLINE], capture_output=True, text=True, check=False, env=environment)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

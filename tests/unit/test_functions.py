@@ -13,7 +13,7 @@ from localmem.kernel.events import UserMessage
 from localmem.kernel.executor import execute
 from localmem.kernel.messages import FunctionCall, FunctionResult
 from localmem.kernel.tokens import count
-from localmem.memory.functions import excerpt
+from localmem.memory.functions import excerpt, is_question
 from localmem.memory.working_context import Block
 from localmem.storage.embedder import HashEmbedder
 
@@ -182,7 +182,6 @@ def test_days_asked_for_include_the_last_one(clock: Clock):
 @pytest.mark.parametrize(
     ("start", "end", "says"),
     [
-        ("2026-03-05", "2026-03-01", "swap them"),
         ("2026-02-30", "2026-03-01", "2026-02-30"),
         ("yesterday", "2026-03-01", "yesterday"),
         ("1999-01-01", "1999-12-31", "Try other days"),
@@ -191,6 +190,41 @@ def test_days_asked_for_include_the_last_one(clock: Clock):
 def test_days_that_cannot_be_searched_are_told(start: str, end: str, says: str):
     agent = with_history(["Hello."])
     assert says in did(agent, "conversation_search_date", start_date=start, end_date=end, page=1).text
+
+
+def test_days_in_the_wrong_order_are_searched_all_the_same():
+    agent = with_history(["Hello there."])
+    forth = did(agent, "conversation_search_date", start_date="2020-01-01", end_date="2030-01-01", page=1)
+    back = did(agent, "conversation_search_date", start_date="2030-01-01", end_date="2020-01-01", page=1)
+    assert "Hello there." in forth.text
+    assert back == forth
+
+
+def test_memory_pressure_offers_only_what_the_user_stated_and_no_block_holds():
+    agent = scripted_agent()
+    agent.set_block("human", "My cat is called Miso.")
+    for text in ("Hi! My cat is called Miso. I row on Sundays.", "Do you like rowing?", "And you, and you?"):
+        agent.note(UserMessage(text))
+    choices = {choice.name: choice.parameters["properties"] for choice in agent.grammar("edits").choices}
+    assert choices["core_memory_append"]["content"] == {"enum": ["I row on Sundays."]}
+    assert "core_memory_replace" not in choices
+    assert choices["nothing_to_save"] == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "asks"),
+    [
+        ("Where do I live?", True),
+        ("Good evening! Where do I live?", True),
+        ("我住在哪里？", True),
+        ("I moved to Porto. Isn't that nice?", False),
+        ("Why? Because I moved to Porto.", False),
+        ("Tell me a joke.", False),
+        ("", False),
+    ],
+)
+def test_question_states_nothing(text: str, asks: bool):
+    assert is_question(text) is asks
 
 
 @pytest.mark.parametrize("query", ['"', "-", "a OR", "NEAR(", "*", "'; DROP TABLE message; --", "👩‍👩‍👧"])

@@ -92,9 +92,7 @@ def test_written_card_is_read_back_the_same(tmp_path: Path):
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])), st.floats(0, 100))
-def test_any_text_and_number_survives_a_card(
-    tmp_path_factory: pytest.TempPathFactory, text: str, number: float
-):
+def test_any_text_and_number_survives_a_card(tmp_path_factory: pytest.TempPathFactory, text: str, number: float):
     card = replace(CARD, description=text, chat_template=text, sampling=SamplingDefaults(number))
     assert read_card(write_card(card, tmp_path_factory.getbasetemp())) == card
 
@@ -180,9 +178,7 @@ def test_path_to_a_folder_is_not_found(tmp_path: Path):
         find_card(str(tmp_path), {})
 
 
-def test_weights_are_looked_for_in_the_models_directory_first(
-    tmp_path: Path, settings: Settings, weights: Path
-):
+def test_weights_are_looked_for_in_the_models_directory_first(tmp_path: Path, settings: Settings, weights: Path):
     card = replace(CARD, sources=(LocalSource(weights),))
     assert locate(card, settings) == weights
     settings.models_dir.mkdir()
@@ -225,9 +221,7 @@ def test_truncated_file_is_told_by_its_size(weights: Path):
 
 def test_changed_file_is_told_by_its_sha256(weights: Path):
     weights.write_bytes(GGUF[:-1] + b"!")
-    with pytest.raises(
-        ModelCorrupt, match=f"has sha256 [0-9a-f]{{64}}, but tiny has {CARD.sha256}"
-    ) as caught:
+    with pytest.raises(ModelCorrupt, match=f"has sha256 [0-9a-f]{{64}}, but tiny has {CARD.sha256}") as caught:
         check(CARD, weights)
     assert "localmem models pull tiny" in caught.value.hint
 

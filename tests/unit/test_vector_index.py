@@ -233,9 +233,7 @@ def no_file(file, note):
     file.unlink()
 
 
-@pytest.mark.parametrize(
-    "damage", [truncated, flipped, empty, no_note, broken_note, odd_note, wrong_count, no_file]
-)
+@pytest.mark.parametrize("damage", [truncated, flipped, empty, no_note, broken_note, odd_note, wrong_count, no_file])
 def test_a_damaged_file_is_built_again(path, database, saved, damage):
     damage(path, path.with_name(path.name + ".json"))
 

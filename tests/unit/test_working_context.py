@@ -175,3 +175,17 @@ def test_what_storage_cannot_hold_is_cleaned_on_the_way_in():
     blocks, _ = context()
     blocks.append("human", "a\ud83d\0b")
     assert blocks["human"] == "a?b"
+
+
+def test_a_line_that_says_it_already_makes_an_append_do_nothing():
+    blocks, saved = context(Block("human", "", "Big news: we moved to Porto last weekend."))
+    assert not blocks.append("human", "We moved to Porto.")
+    assert blocks.append("human", "To Porto we moved.")
+    assert len(saved) == 1
+
+
+def test_a_replacement_that_changes_nothing_is_refused():
+    blocks, saved = context(Block("human", "", "Rex is three."))
+    with pytest.raises(InvalidArguments, match="same as old_content"):
+        blocks.replace("human", "Rex is three.", "Rex is three. ")
+    assert saved == []
