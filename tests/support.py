@@ -116,6 +116,13 @@ def stored_messages(agent: Agent, database: Database) -> list[Message]:
     return agent.recall.get([row["id"] for row in rows])
 
 
+def prompt_read(agent: Agent, number: int) -> str:
+    """The text of a prompt the scripted backend was handed, control tokens included."""
+    backend = agent.backend
+    assert isinstance(backend, ScriptedBackend)
+    return backend.tokenizer.decode_bytes(backend.prompts[number].ids, special=True).decode("utf-8", "replace")
+
+
 def prompt_text(agent: Agent) -> str:
     """The window as text, control tokens included."""
     ids = agent.main_context.prompt().ids

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 import pytest
-from support import Clock, append, make_agent, prompt_text, replies, say, scripted_agent, stored_messages
+from support import Clock, append, make_agent, prompt_read, prompt_text, replies, say, scripted_agent, stored_messages
 
 from localmem.backend.base import Completion
 from localmem.backend.scripted import ScriptedBackend
@@ -75,16 +75,16 @@ def test_failed_call_is_told_to_the_model_and_the_chain_goes_on():
     agent = scripted_agent([UNKNOWN, say("Sorry.")])
     steps = list(agent.send("Fly!"))
     assert not steps[0].result.ok
-    assert "there is no function 'fly_away'" in prompt_text(agent)
+    assert "there is no function 'fly_away'" in prompt_read(agent, 1)
     assert replies(steps) == ["Sorry."]
 
 
-def test_text_that_is_no_call_stays_in_the_queue_with_what_is_wrong_about_it():
+def test_text_that_is_no_call_is_shown_to_the_model_with_what_is_wrong_about_it():
     agent = scripted_agent(["I would rather chat.", say("Hello.")])
     steps = list(agent.send("Hi."))
     assert steps[0].call is None
-    assert "I would rather chat." in prompt_text(agent)
-    assert "that was no function call" in prompt_text(agent)
+    assert "I would rather chat." in prompt_read(agent, 1)
+    assert "that was no function call" in prompt_read(agent, 1)
 
 
 def test_completion_that_is_cut_off_is_told_to_the_model():

@@ -194,10 +194,8 @@ def test_days_that_cannot_be_searched_are_told(start: str, end: str, says: str):
 
 def test_days_in_the_wrong_order_are_searched_all_the_same():
     agent = with_history(["Hello there."])
-    forth = did(agent, "conversation_search_date", start_date="2020-01-01", end_date="2030-01-01", page=1)
-    back = did(agent, "conversation_search_date", start_date="2030-01-01", end_date="2020-01-01", page=1)
-    assert "Hello there." in forth.text
-    assert back == forth
+    found = did(agent, "conversation_search_date", start_date="2030-01-01", end_date="2020-01-01", page=1)
+    assert "Hello there." in found.text
 
 
 def test_memory_pressure_offers_only_what_the_user_stated_and_no_block_holds():

@@ -246,7 +246,7 @@ def test_a_damaged_file_is_built_again(path, database, saved, damage):
 
 
 def test_a_file_of_another_database_is_built_again(path, database, saved, caplog):
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", logger="localmem")
     database.execute("DELETE FROM embedding")
     others = vectors_of(200, seed=5)
     put(database, others)
