@@ -15,7 +15,7 @@ from localmem.backend.base import Backend, Sampling
 from localmem.backend.constraint import GuidanceEngine
 from localmem.backend.llama import LlamaBackend
 from localmem.backend.llama_library import open_vocabulary
-from localmem.calls.chat_format import probe
+from localmem.calls.chat_format import probe, with_bos
 from localmem.calls.examples import read_examples
 from localmem.calls.frame import Frame
 from localmem.calls.prompt import TurnEncoder
@@ -137,6 +137,8 @@ def window_use(agent: Agent) -> WindowUse:
     """The exact count of each part of the window; the answer's beginning counts with the queue."""
     backend, budget = agent.backend, agent.options.budget
     without_functions = probe(backend.chat_template, bos=backend.bos_text, eos=backend.eos_text, tools=[])
+    if backend.adds_bos:
+        without_functions = with_bos(without_functions, backend.bos_text)
     system = len(TurnEncoder(backend.tokenizer, without_functions).first(agent.options.instructions))
     found = agent.main_context.prompt().parts
     parts = {

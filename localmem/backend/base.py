@@ -53,6 +53,8 @@ class Backend(Protocol):
     chat_template: str | None
     bos_text: str
     eos_text: str
+    adds_bos: bool
+    """The model expects `bos_text` before everything, whether or not its template writes it."""
 
     def complete(
         self,
@@ -69,6 +71,10 @@ class Backend(Protocol):
 
         Raises BackendError when prompt and max_tokens do not fit the window, or decoding fails.
         """
+        ...
+
+    def write_grammar(self, grammar: CallGrammar) -> str:
+        """The grammar in Lark, as completions are held to it in this vocabulary."""
         ...
 
     def close(self) -> None: ...

@@ -64,7 +64,7 @@ class GuidanceEngine:
         matcher = LLMatcher(self._tokenizer, lark, log_level=0)
         if matcher.is_error():
             raise BackendError(
-                f"the grammar was refused: {matcher.get_error().strip()}",
+                f"the grammar was refused: {matcher.get_error().strip().splitlines()[0]}",
                 "`localmem grammar show` prints it; a function's types are the usual cause.",
             )
         return GuidanceConstraint(matcher, self.size)
@@ -92,7 +92,11 @@ class GuidanceConstraint:
 
     def accept(self, tokens: Sequence[int]) -> None:
         if not self._matcher.consume_tokens(list(tokens)):
-            raise BackendError(f"the constraint refused its own tokens: {self._matcher.get_error()}")
+            problem = self._matcher.get_error().strip().splitlines()[0]  # the rest is a dump of the parser
+            raise BackendError(
+                f"the constraint refused its own tokens: {problem}",
+                "This is a defect of localmem or llguidance with this model's vocabulary; please report it.",
+            )
 
     def forced(self) -> list[int]:
         return list(self._matcher.compute_ff_tokens())

@@ -72,8 +72,9 @@ class LlamaBackend:
         )
         self.bos_text = _token_text(vocabulary.texts, vocabulary.bos)
         self.eos_text = _token_text(vocabulary.texts, vocabulary.eos)
-        self.adds_bos = metadata.get("tokenizer.ggml.add_bos_token") == "true"
+        self.adds_bos = self._model.adds_bos()
         self._end = vocabulary.end_of_generation
+        self._spells_by_ids = vocabulary.kind == "gpt2"  # byte-level: no two tokens read the same
         self._control = np.array(
             [t for t, a in enumerate(vocabulary.attributes) if a & Attribute.CONTROL and t not in self._end]
         )
@@ -143,7 +144,11 @@ class LlamaBackend:
     def _constraint(self, grammar: CallGrammar) -> Constraint:
         if self._engine is None:
             raise _not_open()
-        return self._engine.start(grammar.lark(self._encode_template))
+        return self._engine.start(self.write_grammar(grammar))
+
+    def write_grammar(self, grammar: CallGrammar) -> str:
+        """The grammar as llguidance gets it for this vocabulary."""
+        return grammar.lark(self._encode_template, by_ids=self._spells_by_ids)
 
     def _encode_template(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, special=True)

@@ -100,6 +100,10 @@ class LlamaModel:
             pairs[key] = buffer.value.decode("utf-8", "replace")
         return pairs
 
+    def adds_bos(self) -> bool:
+        """Whether the model was trained with a beginning-of-sequence token before every text."""
+        return bool(_library().llama_vocab_get_add_bos(self._vocabulary))
+
     def context_length(self) -> int:
         """The window the model was trained for, in tokens."""
         return int(_library().llama_model_n_ctx_train(self._model))

@@ -66,6 +66,7 @@ class ScriptedBackend:
         self.chat_template: str | None = None
         self.bos_text = ""
         self.eos_text = "<|im_end|>"
+        self.adds_bos = False
         self.script: list[FunctionCall | str] = list(script)
         self.prompts: list[Prompt] = []
         self.side_prompts: list[Prompt] = []
@@ -107,6 +108,9 @@ class ScriptedBackend:
                 on_text(self.tokenizer.decode_bytes(piece).decode())
         written = self.tokenizer.decode_bytes(ids).decode()
         return Completion(written, tuple(ids), reason, self._usage(prompt, tuple(ids), sequence))
+
+    def write_grammar(self, grammar: CallGrammar) -> str:
+        return grammar.lark(lambda text: self.tokenizer.encode(text, special=True))
 
     def close(self) -> None:
         """Nothing to close."""

@@ -101,6 +101,12 @@ def probe(
     return _with_note(_chatml(bos, eos), "the model has no chat template; ChatML instead")
 
 
+def with_bos(chat_format: ChatFormat, bos: str) -> ChatFormat:
+    """The format with the beginning-of-sequence token before its first turn, once."""
+    before, after = chat_format.first
+    return chat_format if before.startswith(bos) else replace(chat_format, first=(bos + before, after))
+
+
 class _Unusable(Exception):
     """The template's output cannot be taken apart."""
 

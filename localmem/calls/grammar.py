@@ -35,19 +35,23 @@ class CallGrammar:
     frame: Frame
     choices: tuple[FunctionChoice, ...]
 
-    def lark(self, encode: Callable[[str], list[int]]) -> str:
+    def lark(self, encode: Callable[[str], list[int]], *, by_ids: bool = True) -> str:
         """Lark for llguidance. `encode` gives the ids of template text, control tokens included.
 
         The frame and the function's name are spelled as token ids, not as bytes: so a name is chosen over whole
-        canonical token sequences, and its forced part costs no sampling.
+        canonical token sequences, and its forced part costs no sampling. Not `by_ids`, it is spelled as text: in a
+        SentencePiece vocabulary a byte token and an ordinary one may read the same, and llguidance takes one for the
+        other.
         """
         rules = ["start: " + " | ".join(f"call_{i}" for i in range(len(self.choices)))]
         for index, choice in enumerate(self.choices):
             head = self.frame.before + choice.name + self.frame.between.rstrip(" ")
             gap = '" " ' if self.frame.between.endswith(" ") else ""
-            rules.append(f"call_{index}: {_tokens(encode(head))} {gap}arguments_{index} tail")
+            spelled = _tokens(encode(head)) if by_ids else json.dumps(head, ensure_ascii=False)
+            rules.append(f"call_{index}: {spelled} {gap}arguments_{index} tail")
             rules.append(f"arguments_{index}: %json {json.dumps({**choice.parameters, **_LAYOUT})}")
-        rules.append("tail: " + _tail(self.frame.after, encode))
+        after = self.frame.after
+        rules.append("tail: " + (_tail(after, encode) if by_ids else json.dumps(after, ensure_ascii=False)))
         return "\n".join(rules) + "\n"
 
     def json_schema(self) -> dict[str, Any]:  # Any: JSON

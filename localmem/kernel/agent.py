@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from localmem.backend.base import Backend, Completion, Sampling
-from localmem.calls.chat_format import probe
+from localmem.calls.chat_format import probe, with_bos
 from localmem.calls.examples import ExampleExchange, encode_examples
 from localmem.calls.frame import Frame
 from localmem.calls.grammar import CallGrammar
@@ -446,6 +446,8 @@ class Agent:
             example = self.frame.write("NAME", '{"ARGUMENT": VALUE, ...}')
             lines = "\n".join(spec.signature() for spec in specs)
             instructions += f"\n\nYour functions:\n{lines}\nYou answer with one call and nothing else:\n{example}"
+        if self.backend.adds_bos:
+            chat_format = with_bos(chat_format, self.backend.bos_text)
         encoder = TurnEncoder(self.backend.tokenizer, chat_format)
         examples = encode_examples(self.options.examples, encoder, self.frame)
         return Prefix(encoder, encoder.first(instructions), examples)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from localmem.calls.chat_format import BARE, ChatFormat, probe
+from localmem.calls.chat_format import BARE, ChatFormat, probe, with_bos
 from localmem.calls.frame import Frame
 
 TOOLS = [
@@ -121,6 +121,13 @@ def rendered(chat_format: ChatFormat) -> str:
     """A conversation as we join it: instructions, question, answer, and the next answer's beginning."""
     turns = ((chat_format.first, "SYS"), (chat_format.user, "ASK"), (chat_format.assistant, "TOLD"))
     return "".join(before + text + after for (before, after), text in turns) + chat_format.assistant[0]
+
+
+def test_beginning_of_sequence_stands_before_the_first_turn_once():
+    chat_format = probe(None, bos="<s>", eos="</s>", tools=[])
+    once = with_bos(chat_format, "<s>")
+    assert once.first[0] == "<s>" + chat_format.first[0]
+    assert with_bos(once, "<s>") == once
 
 
 def test_chatml_turns_are_read_off():

@@ -68,6 +68,20 @@ def test_only_calls_that_fit_can_be_written(
     assert accepted(guidance, smollm_counting, grammar, frame.write(name, arguments)) == valid
 
 
+@pytest.mark.parametrize(("name", "valid"), [("say", True), ("shout", False)])
+def test_head_spelled_as_text_holds_to_the_same_calls(
+    guidance: GuidanceEngine, smollm_counting: LlamaBackend, name: str, valid: bool
+):
+    encode = smollm_counting.tokenizer.encode
+    constraint = guidance.start(CallGrammar(BARE, (SAY, WAIT)).lark(encode, by_ids=False))
+    tokens = encode(BARE.write(name, '{"text": "Hello."}'))
+    allowed = 0
+    while allowed < len(tokens) and constraint.allows(tokens[allowed]):
+        constraint.accept(tokens[allowed : allowed + 1])
+        allowed += 1
+    assert (allowed == len(tokens)) == valid
+
+
 def test_call_ends_where_it_is_whole(guidance: GuidanceEngine, smollm_counting: LlamaBackend):
     text = BARE.write("wait", '{"minutes": 5}')
     grammar = CallGrammar(BARE, (SAY, WAIT))

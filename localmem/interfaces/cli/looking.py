@@ -84,11 +84,11 @@ def grammar() -> None:
 def show_grammar(shared: Shared, form: str) -> None:
     """The grammar the agent's next step is held to, made from its memory as it stands."""
     with open_to_look(shared) as agent:
-        tokenizer, current = agent.backend.tokenizer, agent.grammar()
+        current = agent.grammar()
         if form == "schema":
             click.echo(json.dumps(current.json_schema(), ensure_ascii=False, indent=2))
         else:
-            click.echo(current.lark(lambda text: tokenizer.encode(text, special=True)), nl=False)
+            click.echo(agent.backend.write_grammar(current), nl=False)
 
 
 @grammar.command("check")
