@@ -235,7 +235,18 @@ def _options(settings: Settings, window: int) -> AgentOptions:
         summary_tokens=settings.summary_tokens,
         max_steps=settings.max_steps,
         max_tokens_per_event=settings.max_tokens_per_event,
-        sampling=Sampling(temperature=settings.temperature, seed=settings.seed),
+        sampling=_sampling(settings, card.sampling),
+    )
+
+
+def _sampling(settings: Settings, advised: models.SamplingDefaults) -> Sampling:
+    """The settings' sampling; what nobody has set is as the model's card advises."""
+    chosen = settings.temperature > 0 or settings.origin.get("temperature", "default") != "default"
+    return Sampling(
+        temperature=settings.temperature if chosen else advised.temperature,
+        top_p=advised.top_p,
+        min_p=advised.min_p,
+        seed=settings.seed,
     )
 
 

@@ -80,11 +80,6 @@ class LlamaModel:
         return self._model
 
     @property
-    def vocabulary_address(self) -> int:
-        """The C pointer of the vocabulary, for llguidance."""
-        return int(self._vocabulary)
-
-    @property
     def vocabulary_handle(self) -> Any:  # Any: an opaque C pointer
         return self._vocabulary
 
@@ -103,10 +98,6 @@ class LlamaModel:
     def adds_bos(self) -> bool:
         """Whether the model was trained with a beginning-of-sequence token before every text."""
         return bool(_library().llama_vocab_get_add_bos(self._vocabulary))
-
-    def context_length(self) -> int:
-        """The window the model was trained for, in tokens."""
-        return int(_library().llama_model_n_ctx_train(self._model))
 
     def vocabulary(self) -> Vocabulary:
         """The whole vocabulary as data: bytes and attributes of every token (about 0.6 s for 152k)."""
@@ -128,7 +119,6 @@ class LlamaModel:
             end_of_generation=real_end,
             bos=bos if bos >= 0 else None,
             eos=int(library.llama_vocab_eos(vocab)),
-            eot=int(library.llama_vocab_eot(vocab)),
         )
 
     def tokenize(self, text: bytes, *, special: bool) -> list[int]:

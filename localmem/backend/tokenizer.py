@@ -44,7 +44,6 @@ class Vocabulary:
     end_of_generation: frozenset[int]
     bos: int | None
     eos: int
-    eot: int
 
 
 # Pre-tokenizer patterns, after llama.cpp's llama-vocab.cpp, by `tokenizer.ggml.pre`.

@@ -12,10 +12,12 @@ import pytest
 from support import SMOLLM, Clock, append, prompt_text, replies, say
 
 import localmem
+from localmem import runtime
 from localmem.backend.llama import LlamaBackend
 from localmem.backend.scripted import ScriptedBackend
 from localmem.config import Settings, load_settings
 from localmem.errors import AgentNotFound, ContextTooSmall, DatabaseBusy, LocalmemError, ModelCorrupt, ModelNotFound
+from localmem.models import SamplingDefaults
 from localmem.runtime import load_backend, make_embedder, open_storages
 from localmem.storage.embedder import HashEmbedder
 
@@ -193,3 +195,10 @@ def named(settings: Settings, model: str) -> Settings:
     """The settings of a user who names a model."""
     chosen = load_settings(flags={"model": model}, environ={"LOCALMEM_HOME": str(settings.home)})
     return replace(chosen, embedder="hash", window=4_096, threads=1)
+
+
+@pytest.mark.parametrize(("flags", "temperature"), [({}, 0.7), ({"temperature": 0.2}, 0.2)])
+def test_card_advises_the_sampling_nobody_has_set(flags: dict[str, object], temperature: float):
+    advised = SamplingDefaults(temperature=0.7, top_p=0.8, min_p=0.1)
+    sampling = runtime._sampling(load_settings(flags=flags, environ={}), advised)
+    assert (sampling.temperature, sampling.top_p, sampling.min_p) == (temperature, 0.8, 0.1)
