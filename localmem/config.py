@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, cast, get_args
 
 import platformdirs
 from pydantic import Field, TypeAdapter, ValidationError
@@ -23,6 +23,8 @@ from localmem.kernel.budget import Budget
 
 Origin = str  # "flag", "environment LOCALMEM_MODEL", "config.toml" or "default"
 EmbedderName = Literal["all-MiniLM-L6-v2", "hash", "none"]
+CacheType = Literal["f16", "q8_0", "q4_0", "f32", "bf16"]
+FlashAttention = Literal["auto", "on", "off"]
 
 DEFAULT_MODEL = "qwen2.5-coder-1.5b-instruct"
 
@@ -45,9 +47,15 @@ class Settings:
     max_steps: int = 8
     max_tokens_per_event: int = 2048
     summary_tokens: int = 300
+    idle: bool = True  # work while the user reads and types
     embedder: EmbedderName = "all-MiniLM-L6-v2"
     threads: int = 0  # 0 = chosen by a probe
-    gpu_layers: int = 0
+    gpu_layers: int = -1  # -1 = all where llama.cpp can and memory allows; 0 = none
+    type_k: CacheType = "f16"  # of the KV cache's keys
+    type_v: CacheType = "f16"  # and of its values; a quantised one needs flash attention
+    flash_attention: FlashAttention = "auto"
+    kv_shift: bool = False  # after a flush shift the KV cache instead of reading the kept messages again: approximate
+    snapshots_mb: int = 1000  # disk the KV snapshots may take; 0 = none are kept
     temperature: float = 0.0
     seed: int = 0
     origin: Mapping[str, Origin] = field(default_factory=dict[str, Origin])
@@ -66,6 +74,8 @@ class Key:
 
 _Share = Annotated[float, Field(gt=0, le=1)]
 _SHARE = "a share of the window, over 0 and at most 1"
+_SWITCH = "true or false"
+_CACHE_TYPE = f"one of {', '.join(get_args(CacheType))}"
 
 KEYS: tuple[Key, ...] = (
     Key(
@@ -95,6 +105,7 @@ KEYS: tuple[Key, ...] = (
         Annotated[int, Field(ge=32)],
         "a number of tokens, at least 32",
     ),
+    Key("idle", "agent.idle", bool, _SWITCH),
     Key("embedder", "embedder.name", EmbedderName, "one of all-MiniLM-L6-v2, hash, none"),
     Key(
         "threads",
@@ -103,6 +114,16 @@ KEYS: tuple[Key, ...] = (
         "a number, or 0 to let a probe choose",
     ),
     Key("gpu_layers", "backend.gpu_layers", Annotated[int, Field(ge=-1)], "a number of layers, or -1 for all"),
+    Key("type_k", "backend.type_k", CacheType, _CACHE_TYPE),
+    Key("type_v", "backend.type_v", CacheType, _CACHE_TYPE),
+    Key("flash_attention", "backend.flash_attention", FlashAttention, f"one of {', '.join(get_args(FlashAttention))}"),
+    Key("kv_shift", "backend.kv_shift", bool, _SWITCH),
+    Key(
+        "snapshots_mb",
+        "backend.snapshots_mb",
+        Annotated[int, Field(ge=0)],
+        "a number of megabytes, or 0 for none",
+    ),
     Key("temperature", "sampling.temperature", Annotated[float, Field(ge=0, le=5)], "a number from 0 to 5"),
     Key(
         "seed",
@@ -111,6 +132,7 @@ KEYS: tuple[Key, ...] = (
         "a whole number from 0 to 4294967295",
     ),
 )
+_QUANTISED: frozenset[CacheType] = frozenset({"q8_0", "q4_0"})
 _BY_FIELD: Mapping[str, Key] = {key.field: key for key in KEYS}
 _BY_TOML: Mapping[str, Key] = {key.toml: key for key in KEYS}
 _SECTIONS = frozenset(key.toml.split(".")[0] for key in KEYS if "." in key.toml)
@@ -142,6 +164,7 @@ def load_settings(*, flags: Mapping[str, object] = _NO_FLAGS, environ: Mapping[s
     settings = Settings(home=home, config_file=config_file, state_dir=state_dir, origin=origin, **values)
     if settings.window:  # a window of 0 is known only with the model
         Budget(settings.window, settings.reserve, settings.warning, settings.flush, settings.evict)
+    _check_cache_types(settings)
     return settings
 
 
@@ -170,6 +193,16 @@ def ensure_home(settings: Settings) -> None:
                 f"The directory {directory} cannot be created: {error.strerror}",
                 "Choose one you may write to: LOCALMEM_HOME, LOCALMEM_MODELS, LOCALMEM_DATABASE.",
             ) from error
+
+
+def _check_cache_types(settings: Settings) -> None:
+    """llama.cpp reads quantised values only inside flash attention, and says so too late, when the model is loaded."""
+    if settings.flash_attention == "off" and settings.type_v in _QUANTISED:
+        raise ConfigError(
+            f"backend.type_v = {settings.type_v!r} (from {settings.origin['type_v']}) needs flash attention, and "
+            f"backend.flash_attention = 'off' (from {settings.origin['flash_attention']})",
+            "Set flash_attention to auto or on, or type_v to f16.",
+        )
 
 
 def _directories(flag: object, environ: Mapping[str, str]) -> tuple[Path, Path, Path, Origin]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import get_args
 
 import click
 import pytest
 
 from localmem import __version__
+from localmem.config import CacheType, FlashAttention, Settings
 from localmem.interfaces.cli import cli, run
+from localmem.interfaces.cli.common import CACHE_TYPE, FLASH_ATTENTION, MODEL, Shared, shared
 
 HEAVY = {"numpy", "pydantic", "sqlite_utils", "llama_cpp", "tqdm", "prompt_toolkit", "jinja2", "platformdirs"}
 
@@ -67,6 +70,9 @@ def test_help_imports_nothing_heavy():
         (["archival", "add", ""], "The text is empty"),
         (["chat", "hello"], "unexpected extra argument"),
         (["send", "hi", "--ctx-size", "many"], "not a valid integer"),
+        (["send", "hi", "-ctk", "q5_1"], "'-ctk'"),
+        (["send", "hi", "--cache-type-v", ""], "'--cache-type-v'"),
+        (["send", "hi", "-fa", "perhaps"], "'-fa'"),
         (["recall", "search", "x", "--since", "2026-13-01"], "--since"),
         (["recall", "dates", "--since", "2026-02-02", "--until", "2026-02-01"], "--until is before --since"),
         (["recall", "search", "x", "--page", "0"], "--page"),
@@ -83,3 +89,36 @@ def test_wrong_command_line_is_exit_2_and_one_error(
     assert captured.out == ""
     assert said in captured.err
     assert captured.err.count("Error:") == 1
+
+
+def settings_given(*arguments: str) -> Settings:
+    """What a command with the model's options would run on."""
+    found: list[Settings] = []
+
+    @click.command()
+    @shared(MODEL)
+    def probe(options: Shared) -> None:
+        found.append(options.settings())
+
+    probe.main(list(arguments), standalone_mode=False)
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("-ctk", "q8_0", "-ctv", "q4_0", "-fa", "on"),
+        ("--cache-type-k", "q8_0", "--cache-type-v", "q4_0", "--flash-attn", "on"),
+        ("-o", "type_k", "q8_0", "-o", "backend.type_v", "q4_0", "-o", "flash_attention", "on"),
+    ],
+    ids=" ".join,
+)
+def test_llama_cpps_flags_set_the_kv_cache(arguments: tuple[str, ...]):
+    settings = settings_given(*arguments)
+    assert (settings.type_k, settings.type_v, settings.flash_attention) == ("q8_0", "q4_0", "on")
+    assert {settings.origin[name] for name in ("type_k", "type_v", "flash_attention")} == {"flag"}
+
+
+def test_flags_offer_what_the_settings_take():
+    assert tuple(CACHE_TYPE.choices) == get_args(CacheType)
+    assert tuple(FLASH_ATTENTION.choices) == get_args(FlashAttention)

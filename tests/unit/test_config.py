@@ -29,6 +29,9 @@ def test_defaults_need_no_file_and_create_nothing(tmp_path: Path):
     settings = load_settings(environ={"LOCALMEM_HOME": str(home)})
     assert (settings.model, settings.window, settings.reserve) == ("qwen2.5-coder-1.5b-instruct", 4096, 512)
     assert (settings.warning, settings.flush, settings.evict) == (0.7, 1.0, 0.5)
+    assert (settings.gpu_layers, settings.type_k, settings.type_v) == (-1, "f16", "f16")
+    assert (settings.flash_attention, settings.kv_shift, settings.snapshots_mb) == ("auto", False, 1000)
+    assert settings.idle
     assert settings.origin["window"] == "default"
     assert not home.parent.exists()
 
@@ -62,6 +65,13 @@ def test_file_beats_default(home: Path):
     assert (settings.model, settings.window, settings.embedder) == ("a", 2048, "hash")
     assert settings.origin["window"] == "config.toml"
     assert settings.origin["reserve"] == "default"
+
+
+def test_file_sets_cache_and_idle_work(home: Path):
+    backend = '[backend]\ntype_k = "q8_0"\ntype_v = "q4_0"\nflash_attention = "on"\nkv_shift = true\nsnapshots_mb = 0\n'
+    settings = load(home, f"{backend}[agent]\nidle = false\n")
+    assert (settings.type_k, settings.type_v, settings.flash_attention) == ("q8_0", "q4_0", "on")
+    assert (settings.kv_shift, settings.snapshots_mb, settings.idle) == (True, 0, False)
 
 
 def test_environment_beats_file(home: Path):
@@ -118,6 +128,12 @@ def test_bad_value_says_what_is_valid(home: Path):
         "model = 7\n",
         "model = { name = 'a' }\n",
         "budget = 4096\n",
+        "[backend]\ntype_k = 'q5_1'\n",
+        "[backend]\nflash_attention = true\n",
+        "[backend]\nkv_shift = 'perhaps'\n",
+        "[backend]\nsnapshots_mb = -1\n",
+        "[backend]\ngpu_layers = -2\n",
+        "[agent]\nidle = 2\n",
     ],
 )
 def test_bad_value_is_an_error(home: Path, toml: str):
@@ -133,6 +149,19 @@ def test_bad_environment_value_names_the_variable(home: Path):
 def test_numbers_that_do_not_fit_together_are_an_error(home: Path):
     with pytest.raises(ConfigError, match="reserve"):
         load(home, "[budget]\nwindow = 1024\nreserve = 2000\n")
+
+
+@pytest.mark.parametrize("type_v", ["q8_0", "q4_0"])
+def test_quantised_values_without_flash_attention_are_an_error(home: Path, type_v: str):
+    with pytest.raises(ConfigError, match="needs flash attention") as caught:
+        load(home, '[backend]\nflash_attention = "off"\n', type_v=type_v)
+    assert f"backend.type_v = '{type_v}' (from flag)" in caught.value.message
+    assert "'off' (from config.toml)" in caught.value.message
+
+
+def test_quantised_keys_and_whole_values_need_no_flash_attention(home: Path):
+    settings = load(home, flash_attention="off", type_k="q8_0", type_v="bf16")
+    assert (settings.type_k, settings.type_v) == ("q8_0", "bf16")
 
 
 def test_window_of_the_model_card_waits_for_the_card(home: Path):
@@ -163,6 +192,9 @@ def test_unknown_flag_is_an_error(home: Path):
 def test_option_takes_field_and_toml_name():
     assert parse_option("budget.window", "2048") == ("window", 2048)
     assert parse_option("temperature", "0.5") == ("temperature", 0.5)
+    assert parse_option("backend.type_v", "q8_0") == ("type_v", "q8_0")
+    assert parse_option("agent.idle", "false") == ("idle", False)
+    assert parse_option("kv_shift", "on") == ("kv_shift", True)
 
 
 def test_unknown_option_and_bad_option_are_errors():

@@ -43,6 +43,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]  # Any: a click option decorates any command
 
+# As in localmem.config, which takes too long to import for `--help`; a test holds them together.
+CACHE_TYPE = click.Choice(("f16", "q8_0", "q4_0", "f32", "bf16"))
+FLASH_ATTENTION = click.Choice(("auto", "on", "off"))
+
 PLACE: tuple[Option, ...] = (
     click.option(
         "-d", "--database", type=click.Path(path_type=Path), metavar="PATH", help="Database file to use instead."
@@ -63,7 +67,10 @@ MODEL: tuple[Option, ...] = (
     *MODEL_NAME,
     click.option("--ctx-size", "window", type=int, metavar="N", help="Window in tokens; 0 is the model's own."),
     click.option("-t", "--threads", type=int, metavar="N", help="Threads; 0 lets a probe choose."),
-    click.option("-ngl", "--gpu-layers", type=int, metavar="N", help="Layers on the GPU; -1 is all."),
+    click.option("-ngl", "--gpu-layers", type=int, metavar="N", help="Layers on the GPU; -1 is all that fit."),
+    click.option("-ctk", "--cache-type-k", "type_k", type=CACHE_TYPE, help="Type of the KV cache's keys."),
+    click.option("-ctv", "--cache-type-v", "type_v", type=CACHE_TYPE, help="Type of the KV cache's values."),
+    click.option("-fa", "--flash-attn", "flash_attention", type=FLASH_ATTENTION, help="Use of flash attention."),
     click.option("--temp", "temperature", type=float, metavar="F", help="Sampling temperature; 0 is greedy."),
     click.option("--seed", type=int, metavar="N", help="Seed of the sampling."),
 )
@@ -73,7 +80,18 @@ PAGES: tuple[Option, ...] = (
 )
 YES: tuple[Option, ...] = (click.option("--yes", is_flag=True, help="Do not ask."),)
 
-_FLAGS = ("database", "model", "window", "threads", "gpu_layers", "temperature", "seed")
+_FLAGS = (
+    "database",
+    "model",
+    "window",
+    "threads",
+    "gpu_layers",
+    "type_k",
+    "type_v",
+    "flash_attention",
+    "temperature",
+    "seed",
+)
 
 
 @dataclass(frozen=True, slots=True)
