@@ -9,20 +9,25 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import logging
+import os
 import re
 import struct
+import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from localmem.config import Settings
 from localmem.errors import ModelCorrupt, ModelError, ModelNotFound
 from localmem.resources import data_dir
+
+logger = logging.getLogger(__name__)
 
 Frame = Literal["native", "hermes", "bare"]
 Thought = Literal["none", "first"]
@@ -236,6 +241,30 @@ def sha256_of(path: Path, progress: ProgressFactory | None = None) -> str:
     return digest.hexdigest()
 
 
+def remembered_sha256(path: Path, memory: Path, *, compute: bool) -> str | None:
+    """The sha256 of the file as last computed, for hashing a gigabyte at each start is too slow.
+
+    `memory` is a small JSON file: absolute path -> size, mtime and sha256. What it does not hold, or holds for another
+    size or mtime, is computed and remembered if `compute`, else None. A memory that is damaged counts as empty; one
+    that cannot be written is no error. Raises OSError when `path` cannot be read.
+    """
+    path = path.absolute()
+    name = str(path).encode("unicode_escape").decode("ascii")  # a path need not be valid Unicode, and JSON must be
+    stat = path.stat()
+    known = _read_memory(memory)
+    entry = known.get(name)
+    if entry is not None and (entry.size_bytes, entry.mtime_ns) == (stat.st_size, stat.st_mtime_ns):
+        return entry.sha256
+    if not compute:
+        return None
+    sha256 = sha256_of(path)
+    after = path.stat()
+    if (after.st_size, after.st_mtime_ns) == (stat.st_size, stat.st_mtime_ns):  # else it was written to meanwhile
+        entry = _Remembered(size_bytes=stat.st_size, mtime_ns=stat.st_mtime_ns, sha256=sha256)
+        _write_memory(memory, known | {name: entry})
+    return sha256
+
+
 def card_from_gguf(path: Path, metadata: Mapping[str, str], *, progress: ProgressFactory | None = None) -> ModelCard:
     """A card for a file on this machine, from the metadata llama.cpp read of it (GGUF keys).
 
@@ -295,6 +324,29 @@ def read_card(path: Path) -> ModelCard:
 
 
 _MEND = "Mend the card or take it away; localmem models add FILE.gguf writes a new one."
+
+
+def _read_memory(memory: Path) -> dict[str, _Remembered]:
+    try:
+        return _MEMORY.validate_json(memory.read_bytes()) if memory.is_file() else {}
+    except (OSError, ValidationError) as error:
+        logger.debug("%s is not used: %s", memory.name, type(error).__name__)
+        return {}
+
+
+def _write_memory(memory: Path, known: Mapping[str, _Remembered]) -> None:
+    """Replace the file in one step, so that another process reads the old one or the new one."""
+    try:
+        handle, beside = tempfile.mkstemp(prefix=f"{memory.name}.", suffix=".part", dir=memory.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(_MEMORY.dump_json(dict(known), indent=1))
+            Path(beside).replace(memory)
+        finally:
+            with suppress(FileNotFoundError):  # renamed
+                Path(beside).unlink()
+    except OSError as error:
+        logger.debug("%s cannot be written: %s", memory.name, error.strerror)
 
 
 def _card_for_path(path: Path) -> ModelCard:
@@ -461,3 +513,12 @@ class _CardFile(_Table):
             sampling=SamplingDefaults(self.sampling.temperature, self.sampling.top_p, self.sampling.min_p),
             profile=Profile(self.profile.frame, self.profile.thought, self.profile.examples),
         )
+
+
+class _Remembered(_Table):
+    size_bytes: int
+    mtime_ns: int
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+_MEMORY = TypeAdapter(dict[str, _Remembered])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +30,7 @@ from localmem.models import (
     load_cards,
     locate,
     read_card,
+    remembered_sha256,
     write_card,
 )
 
@@ -277,3 +280,67 @@ def test_a_card_that_cannot_be_written_is_an_error(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ModelError, match="cannot be written"):
         write_card(CARD, tmp_path / "file")
+
+
+def test_sha256_is_computed_once_and_remembered(weights: Path, tmp_path: Path):
+    memory = tmp_path / "memory.json"
+    assert remembered_sha256(weights, memory, compute=False) is None
+    assert not memory.exists()
+    assert remembered_sha256(weights, memory, compute=True) == CARD.sha256
+    assert remembered_sha256(weights, memory, compute=False) == CARD.sha256
+    status = weights.stat()
+    weights.write_bytes(bytes(status.st_size))
+    os.utime(weights, ns=(0, status.st_mtime_ns))
+    assert remembered_sha256(weights, memory, compute=True) == CARD.sha256  # it was not read again
+    assert memory.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("content", [GGUF[:-1], GGUF[:-1] + b"!"], ids=["other size", "same size, written later"])
+def test_sha256_of_a_file_that_was_written_to_is_computed_again(weights: Path, tmp_path: Path, content: bytes):
+    memory = tmp_path / "memory.json"
+    remembered_sha256(weights, memory, compute=True)
+    weights.write_bytes(content)
+    os.utime(weights, ns=(1, 1))
+    assert remembered_sha256(weights, memory, compute=False) is None
+    assert remembered_sha256(weights, memory, compute=True) == hashlib.sha256(content).hexdigest()
+    assert len(json.loads(memory.read_bytes())) == 1
+
+
+def test_sha256_is_remembered_for_a_relative_path_too(weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    remembered_sha256(weights, tmp_path / "memory.json", compute=True)
+    monkeypatch.chdir(tmp_path)
+    assert remembered_sha256(Path(weights.name), Path("memory.json"), compute=False) == CARD.sha256
+
+
+def test_sha256_of_several_files_is_remembered_by_path_whatever_its_characters(weights: Path, tmp_path: Path):
+    memory, odd = tmp_path / "memory.json", tmp_path / os.fsdecode(b"\xff \\ \n.gguf")
+    odd.write_bytes(b"odd")
+    remembered_sha256(weights, memory, compute=True)
+    remembered_sha256(odd, memory, compute=True)
+    assert remembered_sha256(weights, memory, compute=False) == CARD.sha256
+    assert remembered_sha256(odd, memory, compute=False) == hashlib.sha256(b"odd").hexdigest()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"\xff", b"[]", b"null", b'{"/x": {"size_bytes": 1}}', b'{"/x": 5}', b"[" * 9999],
+)
+def test_damaged_memory_of_sha256_counts_as_empty_and_is_rewritten(weights: Path, tmp_path: Path, content: bytes):
+    memory = tmp_path / "memory.json"
+    memory.write_bytes(content)
+    assert remembered_sha256(weights, memory, compute=False) is None
+    assert remembered_sha256(weights, memory, compute=True) == CARD.sha256
+    assert remembered_sha256(weights, memory, compute=False) == CARD.sha256
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["memory.json", "tiny.gguf"]
+
+
+def test_memory_of_sha256_that_cannot_be_written_is_no_error(weights: Path, tmp_path: Path):
+    assert remembered_sha256(weights, tmp_path / "none" / "memory.json", compute=True) == CARD.sha256
+    (tmp_path / "folder.json" / "in it").mkdir(parents=True)
+    assert remembered_sha256(weights, tmp_path / "folder.json", compute=True) == CARD.sha256
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_sha256_of_a_missing_file_is_an_os_error(tmp_path: Path):
+    with pytest.raises(FileNotFoundError):
+        remembered_sha256(tmp_path / "none.gguf", tmp_path / "memory.json", compute=True)
