@@ -13,7 +13,7 @@ from importlib.resources import files
 from localmem import models
 from localmem.backend.base import Backend, Sampling
 from localmem.backend.constraint import GuidanceEngine
-from localmem.backend.llama import LlamaBackend
+from localmem.backend.llama import LlamaBackend, LlamaOptions
 from localmem.backend.llama_library import open_vocabulary
 from localmem.calls.chat_format import probe, with_bos
 from localmem.calls.examples import read_examples
@@ -82,8 +82,7 @@ def load_backend(settings: Settings, *, counting_only: bool = False) -> LlamaBac
     return LlamaBackend(
         path,
         window=settings.window or card.context_window,
-        threads=settings.threads,
-        gpu_layers=settings.gpu_layers,
+        options=LlamaOptions(threads=settings.threads, gpu_layers=settings.gpu_layers),
         chat_template=card.chat_template,
         counting_only=counting_only,
     )

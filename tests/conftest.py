@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from support import SMOLLM, Clock, model_path
 
 from localmem.backend.constraint import GuidanceEngine
-from localmem.backend.llama import LlamaBackend
+from localmem.backend.llama import LlamaBackend, LlamaOptions
 from localmem.backend.llama_library import LlamaModel
 from localmem.storage.database import Database
 
@@ -69,6 +69,6 @@ def guidance(smollm_vocabulary: LlamaModel) -> GuidanceEngine:
 @pytest.fixture(scope="session")
 def smollm(smollm_path: Path) -> Iterator[LlamaBackend]:
     """The real small model, shared by all model tests: what one leaves in its KV cache the next must not see."""
-    backend = LlamaBackend(smollm_path, window=2048, threads=1)
+    backend = LlamaBackend(smollm_path, window=2048, options=LlamaOptions(threads=1))
     yield backend
     backend.close()

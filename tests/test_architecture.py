@@ -17,7 +17,15 @@ PACKAGE = Path(localmem.__file__).parent
 
 # Lowest first. A module may import its own level and those below; a name ending in a dot stands for a folder.
 LEVELS: tuple[tuple[str, ...], ...] = (
-    ("errors", "resources", "kernel.messages", "kernel.events", "kernel.budget", "kernel.tokens"),
+    (
+        "errors",
+        "resources",
+        "kernel.messages",
+        "kernel.events",
+        "kernel.budget",
+        "kernel.tokens",
+        "kernel.cancellation",
+    ),
     ("calls.", "memory.working_context", "memory.main_context", "memory.search"),
     ("storage.", "backend.", "config", "models", "pull", "memory.recall", "memory.archival"),
     ("memory.summary", "memory.functions", "kernel."),
@@ -31,6 +39,7 @@ PURE: dict[str, frozenset[str]] = {
     "kernel.events": frozenset(),
     "kernel.budget": frozenset(),
     "kernel.tokens": frozenset(),
+    "kernel.cancellation": frozenset(),
     "memory.working_context": frozenset(),
     "memory.main_context": frozenset(),
     "memory.search": frozenset(),

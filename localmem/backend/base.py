@@ -9,13 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from localmem.backend.kv_cache import Sequence
 from localmem.calls.grammar import CallGrammar
 from localmem.calls.prompt import Prompt
+from localmem.kernel.cancellation import Cancellation
 from localmem.kernel.messages import Usage
 from localmem.kernel.tokens import Tokenizer
-
-Sequence = Literal["main", "side"]
-"""`main` holds the agent's window; `side` is for work that must leave it in the KV cache, such as a summary."""
 
 FinishReason = Literal["stop", "length", "cancelled"]
 
@@ -48,7 +47,7 @@ class Backend(Protocol):
 
     window: int
     side_window: int
-    """Tokens a prompt of the side sequence and its completion may take."""
+    """Tokens a prompt of the side sequence and its completion may take, beyond those it shares with main."""
     tokenizer: Tokenizer
     chat_template: str | None
     bos_text: str
@@ -64,13 +63,31 @@ class Backend(Protocol):
         sampling: Sampling,
         max_tokens: int,
         sequence: Sequence = "main",
+        owner: str = "",
         on_text: OnText | None = None,
-        cancelled: Callable[[], bool] | None = None,
+        cancellation: Cancellation | None = None,
     ) -> Completion:
         """Complete `prompt`, within `grammar` when there is one, in at most `max_tokens` tokens.
 
-        Raises BackendError when prompt and max_tokens do not fit the window, or decoding fails.
+        `sequence` is main, or side: a fork of main where that begins alike, and gone when it is done. `owner` says
+        whose window it is: when another's comes, this one's is kept on disk. Raises BackendError when prompt and
+        max_tokens do not fit the window, or decoding fails.
         """
+        ...
+
+    def reusable(self, prompt: Prompt, *, sequence: Sequence = "main") -> int:
+        """How many tokens of the prompt would not have to be read."""
+        ...
+
+    def read_ahead(self, prompt: Prompt, *, owner: str = "", cancellation: Cancellation | None = None) -> bool:
+        """Read a window that may become main, beside main; False when it was cancelled or there is no room for it.
+
+        What is read stays: the next call goes on from there, and a completion whose prompt begins so takes it over.
+        """
+        ...
+
+    def keep(self, *, owner: str, prefix: int = 0) -> None:
+        """Write main to disk as `owner`'s, and its first `prefix` tokens for agents that begin alike."""
         ...
 
     def write_grammar(self, grammar: CallGrammar) -> str:

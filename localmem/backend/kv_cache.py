@@ -1,34 +1,175 @@
-"""What the KV cache holds: the ids of each sequence, and how much of a new prompt is already there.
+"""What the KV cache holds, and how a prompt is made out of it with the least reading.
 
-Exact first: a token is reused only where the same id stands at the same position, with the same ids before it.
+Three sequences share the cells: `main` is the window the agent runs on, `ahead` a window read in advance that main may
+become, `side` a short-lived fork for work that must leave no trace. A fork copies no cells. Exact first: a token is
+reused only where the same id stands at the same position, with the same ids before it. Moving cells past an evicted
+part (`set_aside`, `attach`) is the one approximate way, and is asked for explicitly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Sequence as Ids
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+Sequence = Literal["main", "ahead", "side"]
+
+_SOURCES: dict[Sequence, tuple[Sequence, ...]] = {
+    "main": ("ahead",),
+    "ahead": ("main",),
+    "side": ("main", "ahead"),
+}
+"""What a sequence may be made from."""
+
+LEAST_MOVED = 64
+"""A run of tokens shorter than this is read again rather than moved."""
 
 
-class CachedSequence:
-    """The ids one sequence of the KV cache holds, in order."""
+class Memory(Protocol):
+    """The cells of llama.cpp, sequences by number."""
 
-    def __init__(self) -> None:
-        self._ids: list[int] = []
+    def truncate(self, sequence: int, length: int) -> bool:
+        """Drop a sequence from position `length` on; False when the model cannot forget a part."""
+        ...
 
-    def __len__(self) -> int:
-        return len(self._ids)
+    def fork(self, source: int, target: int, length: int) -> None:
+        """Let the empty `target` begin with the first `length` tokens of `source`."""
+        ...
 
-    def reusable(self, prompt: Sequence[int]) -> int:
-        """How many of the prompt's ids need not be read again; the last one always is, for its logits."""
-        return common_prefix(self._ids, prompt[:-1])
-
-    def truncate(self, length: int) -> None:
-        del self._ids[length:]
-
-    def extend(self, ids: Sequence[int]) -> None:
-        self._ids.extend(ids)
+    def shift(self, source: int, target: int, *, start: int, stop: int, by: int) -> None:
+        """Move tokens `start` to `stop` (exclusive) out of `source` and into `target`, `by` positions on."""
+        ...
 
 
-def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A run of tokens that waits outside main: it stood at `start`, and belongs at `at`."""
+
+    ids: tuple[int, ...]
+    start: int
+    at: int
+
+
+class KVCache:
+    """The ids of each sequence, kept in step with `memory`; without one it only keeps count.
+
+    `can_cut` is False for models whose state cannot be cut at a token: they reuse a sequence whole or not at all.
+    """
+
+    def __init__(self, memory: Memory | None = None, *, can_cut: bool = True) -> None:
+        self._memory = memory
+        self._can_cut = can_cut
+        self._places: dict[Sequence, int] = {"main": 0, "ahead": 1, "side": 2}
+        self._ids: dict[Sequence, list[int]] = {"main": [], "ahead": [], "side": []}
+
+    def ids(self, sequence: Sequence) -> tuple[int, ...]:
+        """What a sequence holds."""
+        return tuple(self._ids[sequence])
+
+    def length(self, sequence: Sequence) -> int:
+        return len(self._ids[sequence])
+
+    def place(self, sequence: Sequence) -> int:
+        """Its number in llama.cpp."""
+        return self._places[sequence]
+
+    def reusable(self, prompt: Ids[int], sequence: Sequence) -> int:
+        """How many of the prompt's ids `begin` would not have to read; the last one always is, for its logits."""
+        source = self._source(prompt, sequence)
+        return self._agreeing(prompt, source) if self._can_take_over(source, sequence) else 0
+
+    def begin(self, prompt: Ids[int], sequence: Sequence) -> int:
+        """Leave in `sequence` the longest beginning of the prompt that is in the cache, and give its length.
+
+        Main takes over a window read ahead where that is longer. The two others fork main where that is longer.
+        """
+        length = self.reusable(prompt, sequence)
+        source = self._source(prompt, sequence)
+        if source != sequence and length:
+            if sequence == "main":
+                self._swap()
+                self.drop("ahead")
+            else:
+                self._fork(source, sequence, length)
+        self.truncate(sequence, length)
+        return self.length(sequence)
+
+    def extend(self, sequence: Sequence, ids: Ids[int]) -> None:
+        """Note that `ids` were read at the end of a sequence."""
+        self._ids[sequence].extend(ids)
+
+    def truncate(self, sequence: Sequence, length: int) -> None:
+        """Forget a sequence from `length` on; where the model cannot forget a part, all of it."""
+        if self._memory is not None and not self._memory.truncate(self._places[sequence], length):
+            length = 0
+            self._memory.truncate(self._places[sequence], 0)
+        del self._ids[sequence][length:]
+
+    def drop(self, sequence: Sequence) -> None:
+        """Forget a sequence; cells it shares with another stay with that one."""
+        self.truncate(sequence, 0)
+
+    def loaded(self, sequence: Sequence, ids: Ids[int]) -> None:
+        """Note that a sequence has been filled from outside."""
+        self._ids[sequence] = list(ids)
+
+    def set_aside(self, prompt: Ids[int]) -> Moved | None:
+        """Take the longest run of main's tokens that the prompt has elsewhere out of main, to be attached later.
+
+        Main is left with what agrees exactly. None when there is no run worth moving.
+        """
+        held, kept = self._ids["main"], self._agreeing(prompt, "main")
+        matcher = difflib.SequenceMatcher(None, held[kept:], list(prompt[kept:-1]), autojunk=False)
+        run = matcher.find_longest_match()
+        if run.size < LEAST_MOVED or self._memory is None or not self._can_cut:
+            return None
+        start = kept + run.a
+        self.drop("side")
+        self.drop("ahead")  # it may share the cells, and would move with them
+        moved = Moved(tuple(held[start : start + run.size]), start, kept + run.b)
+        self._memory.shift(self.place("main"), self.place("side"), start=start, stop=start + run.size, by=0)
+        self.truncate("main", kept)
+        return moved
+
+    def attach(self, moved: Moved) -> None:
+        """Put a run that was set aside at the end of main, which by now reaches to its place."""
+        assert self._memory is not None, "what was set aside came out of it"
+        assert self.length("main") == moved.at, "main reaches to where the run belongs"
+        stop = moved.start + len(moved.ids)
+        shift = moved.at - moved.start
+        self._memory.shift(self.place("side"), self.place("main"), start=moved.start, stop=stop, by=shift)
+        self.extend("main", moved.ids)
+
+    def _agreeing(self, prompt: Ids[int], sequence: Sequence) -> int:
+        held = self._ids[sequence]
+        length = common_prefix(held, prompt[:-1])
+        return length if self._can_cut or length == len(held) else 0
+
+    def _source(self, prompt: Ids[int], sequence: Sequence) -> Sequence:
+        """The sequence that begins most like the prompt, of those `sequence` may be made from; itself when equal."""
+        others: dict[Sequence, tuple[Sequence, ...]] = {
+            "main": ("ahead",),
+            "ahead": ("main",),
+            "side": ("main", "ahead"),
+        }
+        return max((sequence, *others[sequence]), key=lambda source: self._agreeing(prompt, source))
+
+    def _can_take_over(self, source: Sequence, sequence: Sequence) -> bool:
+        return source == sequence or sequence == "main" or self._can_cut  # a fork needs a cut
+
+    def _swap(self) -> None:
+        self._places["main"], self._places["ahead"] = self._places["ahead"], self._places["main"]
+        self._ids["main"], self._ids["ahead"] = self._ids["ahead"], self._ids["main"]
+
+    def _fork(self, source: Sequence, target: Sequence, length: int) -> None:
+        self.drop(target)
+        if self._memory is not None:
+            self._memory.fork(self._places[source], self._places[target], length)
+        self._ids[target] = self._ids[source][:length]
+
+
+def common_prefix(left: Ids[int], right: Ids[int]) -> int:
     """The length of the longest common prefix.
 
     >>> common_prefix([1, 2, 3], [1, 2, 4, 5])

@@ -1,52 +1,64 @@
-"""The llama.cpp backend: our decode loop.
+"""The llama.cpp backend: a GGUF in process, its KV cache, and how a prompt is read.
 
-Token ids in, token ids out. A prompt is read from where the KV cache stops agreeing with it; then, until the call is
-whole: forced tokens go through the model in one batch, any other token is sampled first and tested after, and the
-whole vocabulary is masked only when that one token is refused. As the token budget ends only closing tokens are
-chosen, so that no call is ever cut off.
+Token ids in, token ids out. A prompt is read from where the KV cache stops agreeing with it, what a snapshot on disk
+holds included; then the decode loop writes.
 """
 
 from __future__ import annotations
 
-import codecs
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from localmem.backend.base import Completion, FinishReason, OnText, Sampling, Sequence
+from localmem.backend.base import Completion, OnText, Sampling
 from localmem.backend.constraint import Constraint, GuidanceEngine, Logits
-from localmem.backend.kv_cache import CachedSequence
-from localmem.backend.llama_library import LlamaContext, LlamaModel
+from localmem.backend.decode_loop import DecodeLoop, closing_tokens
+from localmem.backend.kv_cache import KVCache
+from localmem.backend.kv_cache import Sequence as CacheSequence
+from localmem.backend.llama_library import DecodeAborted, LlamaContext, LlamaModel, NoRoom
 from localmem.backend.tokenizer import Attribute, build_tokenizer
 from localmem.calls.grammar import CallGrammar
 from localmem.calls.prompt import Prompt
 from localmem.errors import BackendError
+from localmem.kernel.cancellation import Cancellation
 from localmem.kernel.messages import Usage
 
 logger = logging.getLogger(__name__)
 
-_SEQUENCE_IDS: dict[Sequence, int] = {"main": 0, "side": 1}
 _SIDE_TOKENS = 2048
-"""KV cells kept for the side sequence beside the window."""
+"""KV cells beside the window: for a fork, and for a window that is read ahead."""
 
-_CLOSING_TOKENS = 48
-"""With this many tokens left of a completion's budget only closing tokens are chosen: enough for the rest of a call
-whose every string is ended at once."""
+_AHEAD_MARGIN = 512  # cells a turn may need while a window is read ahead
+_READ_CHUNK = 128
+"""Tokens read at once. llama.cpp looks at the cancellation between two operations of its graph; a chunk this small
+keeps the longest of them under a tenth of a second for a model of a few billion weights."""
 
-_READ_CHUNK = 256  # tokens read between two looks at `cancelled`
+
+@dataclass(frozen=True, slots=True)
+class LlamaOptions:
+    """How llama.cpp is run; the values are those of the settings of the same names."""
+
+    threads: int = 0  # 0: a probe of a few tokens chooses
+    gpu_layers: int = 0
+    type_k: str = "f16"
+    type_v: str = "f16"
+    flash_attention: str = "auto"
+    kv_shift: bool = False
 
 
 class LlamaBackend:
-    """A GGUF in process, on the CPU unless `gpu_layers` says otherwise.
+    """A GGUF in process.
 
-    `threads` 0 lets a probe of a few tokens choose. With `counting_only` the weights are not read: it can count and
-    render, in under a second, but not complete. Raises ModelCorrupt or BackendError.
+    With `counting_only` the weights are not read: it can count and render, in under a second, but not complete.
+    Raises ModelCorrupt or BackendError.
     """
 
     def __init__(
@@ -54,12 +66,12 @@ class LlamaBackend:
         path: Path,
         *,
         window: int,
-        threads: int = 0,
-        gpu_layers: int = 0,
+        options: LlamaOptions | None = None,
         chat_template: str | None = None,
         counting_only: bool = False,
     ) -> None:
-        self._model = LlamaModel(path, gpu_layers=gpu_layers, vocabulary_only=counting_only)
+        self.options = options or LlamaOptions()
+        self._model = LlamaModel(path, gpu_layers=self.options.gpu_layers, vocabulary_only=counting_only)
         self._lock = threading.RLock()
         vocabulary = self._model.vocabulary()
         metadata = self._model.metadata()
@@ -73,23 +85,31 @@ class LlamaBackend:
         self.bos_text = _token_text(vocabulary.texts, vocabulary.bos)
         self.eos_text = _token_text(vocabulary.texts, vocabulary.eos)
         self.adds_bos = self._model.adds_bos()
-        self._end = vocabulary.end_of_generation
+        self.end_tokens = vocabulary.end_of_generation
         self._spells_by_ids = vocabulary.kind == "gpt2"  # byte-level: no two tokens read the same
-        self._control = np.array(
-            [t for t, a in enumerate(vocabulary.attributes) if a & Attribute.CONTROL and t not in self._end]
+        self.control_tokens = np.array(
+            [t for t, a in enumerate(vocabulary.attributes) if a & Attribute.CONTROL and t not in self.end_tokens]
         )
-        self._closers = _closing_tokens(self.tokenizer.encode)
-        self._cached: dict[Sequence, CachedSequence] = {"main": CachedSequence(), "side": CachedSequence()}
+        self.closers = closing_tokens(self.tokenizer.encode)
+        self.cache = KVCache()
         self._context: LlamaContext | None = None
         self._engine: GuidanceEngine | None = None
-        self.threads = threads
+        self.threads = self.options.threads
         if not counting_only:
             self._prepare(len(vocabulary.texts))
 
     def _prepare(self, vocabulary_size: int) -> None:
         """What generating needs beyond counting: the constraint engine, the KV cache, threads."""
         self._engine = GuidanceEngine(self._model.vocabulary_handle, vocabulary_size)
-        self._context = LlamaContext(self._model, n_ctx=self.window + _SIDE_TOKENS, sequences=2)
+        self._context = LlamaContext(
+            self._model,
+            n_ctx=self.window + _SIDE_TOKENS,
+            sequences=3,
+            type_k=self.options.type_k,
+            type_v=self.options.type_v,
+            flash_attention=self.options.flash_attention,
+        )
+        self.cache = KVCache(self._context, can_cut=self._model.keeps_every_token)
         self.threads = self.threads or self._probe_threads(self._context)
         self._context.set_threads(self.threads, self.threads)
 
@@ -100,40 +120,70 @@ class LlamaBackend:
         grammar: CallGrammar | None,
         sampling: Sampling,
         max_tokens: int,
-        sequence: Sequence = "main",
+        sequence: CacheSequence = "main",
+        owner: str = "",
         on_text: OnText | None = None,
-        cancelled: Callable[[], bool] | None = None,
+        cancellation: Cancellation | None = None,
     ) -> Completion:
-        room = self.window if sequence == "main" else self.side_window
-        if not prompt.ids or prompt.tokens + max_tokens > room:
-            raise BackendError(
-                f"a prompt of {prompt.tokens} tokens and {max_tokens} to write do not fit {room}",
-                "This is a defect of localmem: the queue manager must keep prompts inside the window.",
-            )
-        with self._lock:
+        with self._lock, self._watching(cancellation):
+            self._check_room(prompt, max_tokens, sequence)
             constraint = None if grammar is None else self._constraint(grammar)
+            run = _Run(self, sequence)
+            loop = DecodeLoop(run, constraint, sampling, max_tokens, on_text=on_text, cancellation=cancellation)
             started = time.perf_counter()
-            reused = self._read(prompt, sequence, cancelled)
-            read = time.perf_counter()
-            run = _Run(self, sequence, constraint, sampling, max_tokens, on_text, cancelled)
-            reason = run.finish_reason if reused < 0 else run.generate()
-        written = time.perf_counter()
+            reused, read = 0, started
+            try:
+                reused = self.cache.begin(prompt.ids, sequence)
+                self._read((*prompt.ids, *loop.head), sequence)
+                read = time.perf_counter()
+                reason = loop.run()
+            except DecodeAborted:
+                reason = "cancelled"
+            finally:
+                if sequence == "side":
+                    self.cache.drop("side")
+            written = time.perf_counter()
         usage = Usage(
             prompt_tokens=prompt.tokens,
-            reused_tokens=max(0, reused),
-            evaluated_tokens=prompt.tokens - max(0, reused),
-            generated_tokens=len(run.ids),
+            reused_tokens=reused,
+            evaluated_tokens=prompt.tokens - reused,
+            generated_tokens=len(loop.ids),
             read_seconds=read - started,
             write_seconds=written - read,
         )
-        return Completion(run.text, tuple(run.ids), reason, usage)
+        return Completion(loop.text, tuple(loop.ids), reason, usage)
+
+    def reusable(self, prompt: Prompt, *, sequence: CacheSequence = "main") -> int:
+        with self._lock:
+            return self.cache.reusable(prompt.ids, sequence)
+
+    def read_ahead(self, prompt: Prompt, *, owner: str = "", cancellation: Cancellation | None = None) -> bool:
+        with self._lock, self._watching(cancellation):
+            new = prompt.tokens - self.cache.reusable(prompt.ids, "main")
+            if new <= 1:
+                return True
+            if self.cache.length("main") + new + _AHEAD_MARGIN > self._llama.n_ctx:
+                return False
+            try:
+                self.cache.begin(prompt.ids, "ahead")
+                self._read(prompt.ids, "ahead")
+            except (DecodeAborted, NoRoom):
+                return False
+            return True
+
+    def keep(self, *, owner: str, prefix: int = 0) -> None: ...
 
     def close(self) -> None:
         with self._lock:
             if self._context is not None:
                 self._context.close()
             self._context = self._engine = None
+            self.cache = KVCache()
             self._model.close()
+
+    def write_grammar(self, grammar: CallGrammar) -> str:
+        """The grammar as llguidance gets it for this vocabulary."""
+        return grammar.lark(self._encode_template, by_ids=self._spells_by_ids)
 
     @property
     def _llama(self) -> LlamaContext:
@@ -141,56 +191,62 @@ class LlamaBackend:
             raise _not_open()
         return self._context
 
+    def _check_room(self, prompt: Prompt, max_tokens: int, sequence: CacheSequence) -> None:
+        room = self.window
+        if sequence == "side":
+            room = min(self._llama.n_ctx, self.side_window + self.cache.reusable(prompt.ids, "side"))
+        if not prompt.ids or prompt.tokens + max_tokens > room:
+            raise BackendError(
+                f"a prompt of {prompt.tokens} tokens and {max_tokens} to write do not fit {room}",
+                "This is a defect of localmem: the queue manager must keep prompts inside the window.",
+            )
+
     def _constraint(self, grammar: CallGrammar) -> Constraint:
         if self._engine is None:
             raise _not_open()
         return self._engine.start(self.write_grammar(grammar))
 
-    def write_grammar(self, grammar: CallGrammar) -> str:
-        """The grammar as llguidance gets it for this vocabulary."""
-        return grammar.lark(self._encode_template, by_ids=self._spells_by_ids)
-
     def _encode_template(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, special=True)
 
-    def _read(self, prompt: Prompt, sequence: Sequence, cancelled: Callable[[], bool] | None) -> int:
-        """Bring the KV cache to hold the prompt; returns the reused tokens, or -1 when cancelled on the way."""
-        cached = self._cached[sequence]
-        reused = cached.reusable(prompt.ids)
-        if reused < len(cached) and not self._llama.truncate(_SEQUENCE_IDS[sequence], reused):
-            reused = 0  # a recurrent model cannot forget its end: read everything again
-            self._llama.truncate(_SEQUENCE_IDS[sequence], 0)
-        cached.truncate(reused)
-        for start in range(reused, prompt.tokens, _READ_CHUNK):
-            if cancelled is not None and cancelled():
-                return -1
-            self.feed(prompt.ids[start : start + _READ_CHUNK], sequence)
-        return reused
-
-    def feed(self, ids: tuple[int, ...] | list[int], sequence: Sequence) -> None:
-        """Read `ids` at the end of a sequence."""
-        cached = self._cached[sequence]
+    @contextmanager
+    def _watching(self, cancellation: Cancellation | None) -> Generator[None]:
+        """Have llama.cpp stop in the middle of a decode when the flag is raised."""
+        self._llama.watch(cancellation)
         try:
-            self._llama.decode(ids, position=len(cached), sequence=_SEQUENCE_IDS[sequence])
+            yield
+        finally:
+            if self._context is not None:
+                self._context.watch(None)
+
+    def _read(self, ids: Sequence[int], sequence: CacheSequence) -> None:
+        """Read what a sequence does not hold of `ids`, which begin as it does."""
+        for start in range(self.cache.length(sequence), len(ids), _READ_CHUNK):
+            self.feed(ids[start : start + _READ_CHUNK], sequence)
+
+    def feed(self, ids: Sequence[int], sequence: CacheSequence) -> None:
+        """Read `ids` at the end of a sequence. Raises DecodeAborted when cancelled; then none of them was read."""
+        length = self.cache.length(sequence)
+        try:
+            try:
+                self._llama.decode(ids, position=length, sequence=self.cache.place(sequence))
+            except NoRoom:
+                if sequence == "ahead" or not self.cache.length("ahead"):
+                    raise
+                self.cache.truncate(sequence, length)
+                self.cache.drop("ahead")  # what was read in advance makes way
+                self._llama.decode(ids, position=length, sequence=self.cache.place(sequence))
         except BaseException:  # Ctrl-C too: what is half read must not be taken for read
-            self._llama.truncate(_SEQUENCE_IDS[sequence], len(cached))
+            self.cache.truncate(sequence, length)
             raise
-        cached.extend(ids)
+        self.cache.extend(sequence, ids)
 
     def logits(self) -> Logits:
         """The logits after the last token fed, every control token masked: text never holds one."""
         logits = self._llama.logits()
-        if len(self._control):
-            logits[self._control] = -np.inf
+        if len(self.control_tokens):
+            logits[self.control_tokens] = -np.inf
         return logits
-
-    @property
-    def end_tokens(self) -> frozenset[int]:
-        return self._end
-
-    @property
-    def closers(self) -> tuple[int, ...]:
-        return self._closers
 
     def _probe_threads(self, context: LlamaContext) -> int:
         """One thread or all of them, whichever decodes faster now: ggml's workers spin, so that on a busy machine more
@@ -202,6 +258,31 @@ class LlamaBackend:
         seconds = {count: _time_tokens(context, count, token) for count in (1, most)}
         logger.info("threads: %s", {count: f"{s * 1000:.1f} ms" for count, s in seconds.items()})
         return min(seconds, key=lambda count: seconds[count])
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The decode loop's view of the backend: one sequence of it."""
+
+    backend: LlamaBackend
+    sequence: CacheSequence
+
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        return self.backend.end_tokens
+
+    @property
+    def closers(self) -> tuple[int, ...]:
+        return self.backend.closers
+
+    def feed(self, ids: Sequence[int]) -> None:
+        self.backend.feed(ids, self.sequence)
+
+    def logits(self) -> Logits:
+        return self.backend.logits()
+
+    def text_of(self, ids: Sequence[int]) -> bytes:
+        return self.backend.tokenizer.decode_bytes(ids)
 
 
 def _not_open() -> BackendError:
@@ -221,115 +302,6 @@ def _time_tokens(context: LlamaContext, threads: int, token: int) -> float:
         times.append(time.perf_counter() - started)
     context.truncate(0, 0)
     return sorted(times[1:])[1]
-
-
-class _Run:
-    """One completion in the making."""
-
-    def __init__(
-        self,
-        backend: LlamaBackend,
-        sequence: Sequence,
-        constraint: Constraint | None,
-        sampling: Sampling,
-        max_tokens: int,
-        on_text: OnText | None,
-        cancelled: Callable[[], bool] | None,
-    ) -> None:
-        self._backend = backend
-        self._sequence: Sequence = sequence
-        self._constraint = constraint
-        self._sampling = sampling
-        self._random = np.random.default_rng(sampling.seed)
-        self._max_tokens = max_tokens
-        self._on_text = on_text
-        self._cancelled = cancelled
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self.ids: list[int] = []
-        self.text = ""
-        self.finish_reason: FinishReason = "cancelled"
-
-    def generate(self) -> FinishReason:
-        while len(self.ids) < self._max_tokens:
-            if self._cancelled is not None and self._cancelled():
-                return "cancelled"
-            tokens = self._next()
-            if not tokens:
-                break
-            self._emit(tokens)
-            if self._constraint is not None and self._constraint.finished:
-                self._flush()
-                return "stop"
-            if len(self.ids) < self._max_tokens:
-                self._backend.feed(tokens, self._sequence)
-        else:
-            self._flush()
-            return "length"
-        self._flush()
-        return "stop"
-
-    def _next(self) -> list[int]:
-        """The next tokens: the forced ones, or one sampled; empty at the end of the turn."""
-        if self._constraint is None:
-            token = self._sample(self._backend.logits())
-            return [] if token in self._backend.end_tokens else [token]
-        forced = self._constraint.forced()[: self._max_tokens - len(self.ids)]
-        if forced:
-            self._constraint.accept(forced)
-            return forced
-        token = self._choose(self._constraint)
-        if token in self._backend.end_tokens:
-            return []
-        self._constraint.accept([token])
-        return [token]
-
-    def _choose(self, constraint: Constraint) -> int:
-        if self._max_tokens - len(self.ids) <= _CLOSING_TOKENS:
-            closer = next((t for t in self._backend.closers if constraint.allows(t)), None)
-            if closer is not None:
-                return closer
-        logits = self._backend.logits()
-        token = self._sample(logits)
-        if constraint.allows(token):
-            return token
-        constraint.mask(logits)
-        return self._sample(logits)
-
-    def _sample(self, logits: Logits) -> int:
-        if self._sampling.temperature <= 0:
-            return int(logits.argmax())
-        return _draw(logits, self._sampling, self._random)
-
-    def _emit(self, tokens: list[int]) -> None:
-        self.ids.extend(tokens)
-        self._add(self._decoder.decode(self._backend.tokenizer.decode_bytes(tokens)))
-
-    def _flush(self) -> None:
-        self._add(self._decoder.decode(b"", final=True))
-
-    def _add(self, piece: str) -> None:
-        self.text += piece
-        if piece and self._on_text is not None:
-            self._on_text(piece)
-
-
-def _draw(logits: Logits, sampling: Sampling, random: np.random.Generator) -> int:
-    """One token by temperature, then min_p, then top_p."""
-    scaled = (logits - logits.max()) / sampling.temperature
-    order = np.argsort(-scaled)[:1000]  # the tail beyond a thousand never survives top_p
-    weights = np.exp(scaled[order])
-    weights[weights < sampling.min_p * weights[0]] = 0.0
-    weights /= weights.sum()
-    inside = np.concatenate(([True], np.cumsum(weights)[:-1] < sampling.top_p))
-    weights = np.where(inside, weights, 0.0)
-    return int(random.choice(order, p=weights / weights.sum()))
-
-
-def _closing_tokens(encode: Callable[[str], list[int]]) -> tuple[int, ...]:
-    """Single tokens that end something, the most final first."""
-    texts = ('"}}\n', '"}}', '"}', '"', "}}\n", "}}", "}", "]", " false", "false", " 0", "0")
-    found = [ids[0] for ids in map(encode, texts) if len(ids) == 1]
-    return tuple(dict.fromkeys(found))
 
 
 def _token_text(texts: tuple[Any, ...], token: int | None) -> str:

@@ -19,8 +19,18 @@ import numpy as np
 
 from localmem.backend.tokenizer import Attribute, Vocabulary
 from localmem.errors import BackendError, ModelCorrupt
+from localmem.kernel.cancellation import Cancellation
 
+_FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}  # llama_flash_attn_type
 _CONTEXT_PADDING = 256  # llama.cpp pads n_ctx to this; asking for other sizes makes positions disagree
+
+
+class DecodeAborted(Exception):
+    """The flag a context watches was raised while it decoded."""
+
+
+class NoRoom(BackendError):
+    """Every cell of the KV cache is taken."""
 
 
 @cache
@@ -95,6 +105,17 @@ class LlamaModel:
             pairs[key] = buffer.value.decode("utf-8", "replace")
         return pairs
 
+    @property
+    def keeps_every_token(self) -> bool:
+        """Whether its cache can be cut and forked at any token; a recurrent state cannot."""
+        library = _library()
+        return not (library.llama_model_is_recurrent(self._model) or library.llama_model_is_hybrid(self._model))
+
+    @property
+    def bytes(self) -> int:
+        """What the weights take."""
+        return int(_library().llama_model_size(self._model))
+
     def adds_bos(self) -> bool:
         """Whether the model was trained with a beginning-of-sequence token before every text."""
         return bool(_library().llama_vocab_get_add_bos(self._vocabulary))
@@ -155,10 +176,23 @@ class LlamaContext:
     """
 
     def __init__(
-        self, model: LlamaModel, *, n_ctx: int, sequences: int, batch_size: int = 512, threads: int = 1
+        self,
+        model: LlamaModel,
+        *,
+        n_ctx: int,
+        sequences: int,
+        batch_size: int = 512,
+        threads: int = 1,
+        type_k: str = "f16",
+        type_v: str = "f16",
+        flash_attention: str = "auto",
     ) -> None:
         library = _library()
         parameters = library.llama_context_default_params()
+        parameters.type_k, parameters.type_v = (
+            getattr(library, f"GGML_TYPE_{name.upper()}") for name in (type_k, type_v)
+        )
+        parameters.flash_attn_type = _FLASH_ATTENTION[flash_attention]
         parameters.n_ctx = -(-n_ctx // _CONTEXT_PADDING) * _CONTEXT_PADDING
         parameters.n_batch = batch_size
         parameters.n_ubatch = batch_size
@@ -180,9 +214,27 @@ class LlamaContext:
         self._n_vocab = int(library.llama_vocab_n_tokens(model.vocabulary_handle))
         self.batch_size = batch_size
         self.n_ctx = int(library.llama_n_ctx(self._context))
+        self._watched: Any = None  # Any: a ctypes array over the flag llama.cpp looks at
+
+    def watch(self, cancellation: Cancellation | None) -> None:
+        """Have every decode look at this flag while it computes, and stop with `DecodeAborted` when it is raised."""
+        library = _library()
+        if cancellation is None:
+            library.llama_set_abort_callback(self._context, library.ggml_abort_callback(), None)
+            self._watched = None
+            return
+        # The flag is a C string and the question "is it raised?" is libc's strlen: a Python callback would have to
+        # take the interpreter's lock a thousand times a token.
+        self._watched = (ctypes.c_char * len(cancellation.flag)).from_buffer(cancellation.flag)
+        strlen = ctypes.cast(ctypes.CDLL(None).strlen, library.ggml_abort_callback)
+        library.llama_set_abort_callback(self._context, strlen, ctypes.addressof(self._watched))
 
     def decode(self, tokens: Sequence[int], *, position: int, sequence: int) -> None:
-        """Read `tokens` (at most batch_size) at `position`; the last one's logits are kept."""
+        """Read `tokens` (at most batch_size) at `position`; the last one's logits are kept.
+
+        Raises DecodeAborted when the watched flag is raised, NoRoom when the KV cache is full: what was decoded until
+        then must be truncated by the caller.
+        """
         library = _library()
         batch = self._batch
         batch.n_tokens = len(tokens)
@@ -195,9 +247,13 @@ class LlamaContext:
         batch.logits[len(tokens) - 1] = True
         _Log.lines = []
         code = int(library.llama_decode(self._context, batch))
+        if code == 2:
+            raise DecodeAborted
         if code != 0:
-            reason = {1: "no room left in the KV cache", 2: "aborted"}.get(code, _Log.last_words())
-            raise BackendError(f"llama.cpp could not read {len(tokens)} tokens (code {code}): {reason}")
+            problem = f"llama.cpp could not read {len(tokens)} tokens (code {code})"
+            if code == 1:
+                raise NoRoom(f"{problem}: no room left in the KV cache")
+            raise BackendError(f"{problem}: {_Log.last_words()}")
 
     def logits(self) -> np.ndarray[Any, np.dtype[np.float32]]:
         """Logits of the last token read, float32, shape (n_vocab,): a copy."""
@@ -209,6 +265,46 @@ class LlamaContext:
     def truncate(self, sequence: int, length: int) -> bool:
         """Drop everything of `sequence` from position `length` on; False when the model cannot."""
         return bool(_library().llama_memory_seq_rm(self._memory, sequence, length, -1))
+
+    def fork(self, source: int, target: int, length: int) -> None:
+        """Let `target`, which must be empty, begin with the first `length` tokens of `source`; no cell is copied."""
+        _library().llama_memory_seq_cp(self._memory, source, target, 0, length)
+
+    def shift(self, source: int, target: int, *, start: int, stop: int, by: int) -> None:
+        """Move tokens `start` to `stop` (exclusive) out of `source` and into `target`, `by` positions on.
+
+        Approximate where `by` is not 0: they were computed behind other text. No third sequence may share the cells.
+        """
+        library = _library()
+        library.llama_memory_seq_add(self._memory, source, start, stop, by)
+        library.llama_memory_seq_cp(self._memory, source, target, start + by, stop + by)
+        library.llama_memory_seq_rm(self._memory, source, start + by, stop + by)
+
+    @property
+    def can_shift(self) -> bool:
+        return bool(_library().llama_memory_can_shift(self._memory))
+
+    def save_sequence(self, path: Path, sequence: int, ids: Sequence[int]) -> int:
+        """Write a sequence's KV cells with the ids they stand for into llama.cpp's own file; gives its bytes, 0 when
+        it could not be written."""
+        library = _library()
+        tokens = (library.llama_token * len(ids))(*ids)
+        return int(library.llama_state_seq_save_file(self._context, os.fsencode(path), sequence, tokens, len(ids)))
+
+    def load_sequence(self, path: Path, sequence: int) -> list[int]:
+        """Read such a file into a sequence and give its ids; none when llama.cpp refuses it, and then the sequence is
+        empty. The file must be known to be whole: llama.cpp trusts what is in it."""
+        library = _library()
+        tokens = (library.llama_token * self.n_ctx)()
+        count = ctypes.c_size_t(0)
+        self.truncate(sequence, 0)
+        size = library.llama_state_seq_load_file(
+            self._context, os.fsencode(path), sequence, tokens, self.n_ctx, ctypes.byref(count)
+        )
+        if not size:
+            self.truncate(sequence, 0)
+            return []
+        return list(tokens[: count.value])
 
     def set_threads(self, reading: int, writing: int) -> None:
         """Threads for batches (reading) and for single tokens (writing)."""

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from localmem.backend.base import Completion, FinishReason, OnText, Sampling
-from localmem.backend.base import Sequence as CacheSequence
-from localmem.backend.kv_cache import CachedSequence
+from localmem.backend.kv_cache import KVCache
+from localmem.backend.kv_cache import Sequence as CacheSequence
 from localmem.calls.chat_format import BARE
 from localmem.calls.frame import HEARTBEAT
 from localmem.calls.grammar import CallGrammar
 from localmem.calls.prompt import Prompt
 from localmem.errors import BackendError
+from localmem.kernel.cancellation import Cancellation
 from localmem.kernel.messages import FunctionCall, Usage
 from localmem.kernel.tokens import Tokenizer
 
@@ -73,7 +74,9 @@ class ScriptedBackend:
         self.grammars: list[CallGrammar | None] = []
         self._summary = summary
         self._otherwise = otherwise
-        self._cached: dict[CacheSequence, CachedSequence] = {"main": CachedSequence(), "side": CachedSequence()}
+        self.cache = KVCache()
+        self.ahead_prompts: list[Prompt] = []
+        self.kept: list[str] = []
 
     def complete(
         self,
@@ -83,10 +86,12 @@ class ScriptedBackend:
         sampling: Sampling,
         max_tokens: int,
         sequence: CacheSequence = "main",
+        owner: str = "",
         on_text: OnText | None = None,
-        cancelled: Callable[[], bool] | None = None,
+        cancellation: Cancellation | None = None,
     ) -> Completion:
-        room = self.window if sequence == "main" else self.side_window
+        shared = self.cache.reusable(prompt.ids, "side") if sequence == "side" else 0
+        room = self.window if sequence == "main" else self.side_window + shared
         if not prompt.ids or prompt.tokens + max_tokens > room:
             raise BackendError(f"a prompt of {prompt.tokens} tokens and {max_tokens} to write do not fit {room}")
         (self.prompts if sequence == "main" else self.side_prompts).append(prompt)
@@ -97,7 +102,7 @@ class ScriptedBackend:
         reason: FinishReason = "stop"
         for character in text:
             piece = self.tokenizer.encode(character)
-            if cancelled is not None and cancelled():
+            if cancellation is not None and cancellation.cancelled:
                 reason = "cancelled"
                 break
             if len(ids) + len(piece) > max_tokens:
@@ -108,6 +113,20 @@ class ScriptedBackend:
                 on_text(self.tokenizer.decode_bytes(piece).decode())
         written = self.tokenizer.decode_bytes(ids).decode()
         return Completion(written, tuple(ids), reason, self._usage(prompt, tuple(ids), sequence))
+
+    def reusable(self, prompt: Prompt, *, sequence: CacheSequence = "main") -> int:
+        return self.cache.reusable(prompt.ids, sequence)
+
+    def read_ahead(self, prompt: Prompt, *, owner: str = "", cancellation: Cancellation | None = None) -> bool:
+        if cancellation is not None and cancellation.cancelled:
+            return False
+        self.ahead_prompts.append(prompt)
+        self.cache.begin(prompt.ids, "ahead")
+        self.cache.extend("ahead", prompt.ids[self.cache.length("ahead") :])
+        return True
+
+    def keep(self, *, owner: str, prefix: int = 0) -> None:
+        self.kept.append(owner)
 
     def write_grammar(self, grammar: CallGrammar) -> str:
         return grammar.lark(lambda text: self.tokenizer.encode(text, special=True))
@@ -124,8 +143,8 @@ class ScriptedBackend:
         return frame.write(item.name, json.dumps({**item.arguments, **heartbeat}, ensure_ascii=False))
 
     def _usage(self, prompt: Prompt, ids: tuple[int, ...], sequence: CacheSequence) -> Usage:
-        cached = self._cached[sequence]
-        reused = cached.reusable(prompt.ids)
-        cached.truncate(0)
-        cached.extend([*prompt.ids, *ids])
+        reused = self.cache.begin(prompt.ids, sequence)
+        self.cache.extend(sequence, [*prompt.ids[reused:], *ids])
+        if sequence == "side":
+            self.cache.drop("side")
         return Usage(prompt.tokens, reused, prompt.tokens - reused, len(ids))

@@ -24,8 +24,10 @@ from localmem.calls.spec import FunctionSpec, from_python
 from localmem.calls.stream import ReplyStream
 from localmem.errors import ChainLimit, ContextTooSmall, FunctionError, Interrupted, LocalmemError
 from localmem.kernel.budget import Budget
+from localmem.kernel.cancellation import Cancellation
 from localmem.kernel.events import DocumentUploaded, Event, Login, MemoryPressure, TimerFired, UserMessage
 from localmem.kernel.executor import execute, parse
+from localmem.kernel.idle import IdleWork
 from localmem.kernel.messages import FAILURE, FunctionCall, FunctionResult, Step, Usage
 from localmem.kernel.queue_manager import QueueManager
 from localmem.kernel.scheduler import missed_until, next_due
@@ -63,6 +65,7 @@ class AgentOptions:
     max_steps: int = 8
     max_tokens_per_event: int = 2048
     sampling: Sampling = Sampling()
+    idle: bool = True
 
 
 class Agent:
@@ -78,8 +81,10 @@ class Agent:
         archival: Archival,
         options: AgentOptions,
         now: Callable[[], datetime],
+        owner: str = "",
     ) -> None:
         self.name = row.name
+        self.owner = owner
         self.id = row.id
         self.backend = backend
         self.recall = recall
@@ -90,7 +95,7 @@ class Agent:
         self._now = now
         self._closers: list[Callable[[], None]] = []
         self._busy = threading.Lock()
-        self._cancelled = threading.Event()
+        self._cancellation = Cancellation()
         self._own_functions: dict[str, FunctionSpec] = {}
         self._event_kind = ""
         self._step_id: int | None = None
@@ -100,6 +105,14 @@ class Agent:
         self._memory_functions = self._bind_functions()
         self.main_context = MainContext(self._prefix())
         self.queue_manager = self._make_queue_manager()
+        self._idle_work = IdleWork(
+            backend=backend,
+            owner=owner,
+            queue_manager=self.queue_manager,
+            working_context=lambda: self.working_context,
+            recall=recall,
+            archival=archival,
+        )
         self._restore(row)
 
     # -- what a program uses -------------------------------------------------------------------------------------
@@ -114,22 +127,24 @@ class Agent:
         Raises ChainLimit when the steps are used up without an answer, LocalmemError when another event is being
         handled, BackendError and StorageError as they come; everything written so far is kept.
         """
+        self.wake()
         if not self._busy.acquire(blocking=False):
             raise LocalmemError("the agent is busy with another event", "Wait until its steps have been read.")
-        self._cancelled.clear()
+        self._cancellation.clear()
         try:
             self.note(event)
             yield from self._chain(event, on_reply)
             self.queue_manager.forget_failures()
-            if self.queue_manager.warning_due and not self._cancelled.is_set():
+            if self.queue_manager.warning_due and not self._cancellation.cancelled:
                 yield from self._warn()
                 self.queue_manager.forget_failures()
         finally:
-            self._cancelled.clear()  # a flush outside an event must not find it set
+            self._cancellation.clear()  # a flush outside an event must not find it set
             self._busy.release()
 
     def note(self, event: Event) -> None:
         """Put an event into the queue without running the processor: it is read with the next one."""
+        self.wake()
         self._event_kind = event.kind
         self.queue_manager.append(event.role, event.kind, event.text)
         if isinstance(event, UserMessage):
@@ -141,9 +156,23 @@ class Agent:
         self.note(Login(self._now().astimezone(), row.last_seen_at))
         self._store.touch(self.id, self._now())
 
+    def rest(self) -> None:
+        """Work ahead in the background until the next event, unless idle work is off: summary, rendering, reading,
+        indexes, snapshot."""
+        if self.options.idle and not self._busy.locked():
+            self._idle_work.start()
+
+    def wake(self) -> None:
+        """Stop working ahead. Everything that changes the agent does this by itself; who looks at it must."""
+        self._idle_work.preempt()
+
+    def finish_idle_work(self) -> None:
+        """Wait until there is nothing left to do ahead."""
+        self._idle_work.finish()
+
     def cancel(self) -> None:
         """Stop the running event soon; safe from any thread and from a signal handler."""
-        self._cancelled.set()
+        self._cancellation.cancel()
 
     def function(self, function: Callable[..., object]) -> Callable[..., object]:
         """Decorator: let the model call a typed Python function; its docstring says what it is for.
@@ -153,6 +182,7 @@ class Agent:
         spec = from_python(function)
         if spec.name in self._memory_functions.specs:
             raise LocalmemError(f"{spec.name!r} is a function of localmem itself", "Give yours another name.")
+        self.wake()
         before = dict(self._own_functions)
         self._own_functions[spec.name] = spec
         self.main_context.set_prefix(self._prefix())
@@ -226,6 +256,7 @@ class Agent:
 
     def set_block(self, label: str, value: str) -> None:
         """Rewrite a block as the user. Raises BlockNotFound or WorkingContextFull."""
+        self.wake()
         self.working_context.set(label, value)
         self._render_afresh()
 
@@ -234,6 +265,7 @@ class Agent:
 
         Raises WorkingContextFull or ContextTooSmall, and then nothing has changed.
         """
+        self.wake()
         try:
             with self._database.transaction():
                 self.working_context.add(block)
@@ -245,6 +277,8 @@ class Agent:
 
     def close(self) -> None:
         """Save what is cached and let go of the agent."""
+        self.wake()
+        self.backend.keep(owner=self.owner, prefix=self.main_context.prefix_tokens)
         self.recall.save_index()
         self.archival.save_index()
         for closer in self._closers:
@@ -284,7 +318,7 @@ class Agent:
             spent += step.usage.generated_tokens
             calls[step.call.name if step.call else ""] += 1
             yield step
-            if self._cancelled.is_set() or step.reply is not None:
+            if self._cancellation.cancelled or step.reply is not None:
                 return
             if not must_answer and (last or not _goes_on(step)):
                 return
@@ -305,7 +339,7 @@ class Agent:
         for _ in range(_PRESSURE_STEPS):
             step = self._step("edits", heartbeat=True)
             yield step
-            if self._cancelled.is_set() or not step.result.ok or not _goes_on(step):
+            if self._cancellation.cancelled or not step.result.ok or not _goes_on(step):
                 return
 
     def _step(
@@ -313,7 +347,7 @@ class Agent:
     ) -> Step:
         """One inference, its call carried out, all of it written in one transaction."""
         try:
-            self.queue_manager.relieve_pressure()
+            self.queue_manager.relieve_pressure(self._cancellation)
         except Interrupted:
             return Step(None, FunctionResult(False, "Stopped by the user."), Usage())
         grammar = self.grammar(phase, heartbeat=heartbeat, without=without)
@@ -325,7 +359,8 @@ class Agent:
             sampling=self.options.sampling,
             max_tokens=self.options.budget.reserve,
             on_text=stream.feed if stream is not None else None,
-            cancelled=self._cancelled.is_set,
+            owner=self.owner,
+            cancellation=self._cancellation,
         )
         try:
             with self._database.transaction():
@@ -459,7 +494,6 @@ class Agent:
             instructions=self.options.summary_instructions,
             limit=self.options.summary_tokens,
             on_inference=lambda phase, completion: self._trace(phase, completion, ()),
-            cancelled=self._cancelled.is_set,
         )
         return QueueManager(
             database=self._database,
@@ -478,12 +512,11 @@ class Agent:
         self.queue_manager.restore(rendered_context=row.rendered_context, warned=row.warned)
 
     def _render_afresh(self) -> None:
-        rendered = self.working_context.render()
-        self._store.set_rendered_context(self.id, rendered)
-        self.main_context.set_context(rendered)
+        self.queue_manager.render(self.working_context.render())
 
     def _look_at_timers(self) -> None:
         """The model is told of pause_heartbeats only while there is something to pause."""
+        self.wake()
         self._timers_known = bool(self._store.timers(self.id))
         self.main_context.set_prefix(self._prefix())
 

@@ -8,11 +8,13 @@ stay in recall storage. A flush is strictly decreasing and always ends under the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from localmem.calls.prompt import Prompt
 from localmem.errors import ContextTooSmall
 from localmem.kernel.budget import Budget
+from localmem.kernel.cancellation import Cancellation
 from localmem.kernel.events import moment
 from localmem.kernel.messages import FAILURE, Kind, Message, Role
 from localmem.kernel.tokens import clean, cut
@@ -30,6 +32,17 @@ _LEAST_QUEUE = 256  # tokens a queue needs to hold one exchange
 _SUMMARY_HEADER_TOKENS = 80  # generous: the header's length differs from vocabulary to vocabulary
 _STAMP_AFTER = timedelta(minutes=60)
 _OPENS_EXCHANGE: tuple[Kind, ...] = ("user_message", "login", "system_message", "document", "timer", "memory_pressure")
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """A flush that has been thought out and changes nothing yet: which messages leave, and what stands after it."""
+
+    evicted: tuple[Message, ...]
+    cut: tuple[int, int]
+    summary: str
+    rendered: str
+    window: Prompt
 
 
 class QueueManager:
@@ -59,6 +72,7 @@ class QueueManager:
         self.budget = budget
         self.warned = False
         self._stamped_tenth = 0
+        self._summarised: tuple[str, tuple[Message, ...], str] | None = None
 
     def restore(self, *, rendered_context: str, warned: bool) -> None:
         """Bring back the window as it stood at the last step. Raises ContextTooSmall when it can hold no queue."""
@@ -126,36 +140,69 @@ class QueueManager:
         self._store.set_warned(self._agent_id, warned)
         self.warned = warned
 
-    def relieve_pressure(self) -> bool:
-        """Flush if the prompt is over the limit; True if it did."""
+    def relieve_pressure(self, cancellation: Cancellation | None = None) -> bool:
+        """Flush if the prompt is over the limit; True if it did. Raises Interrupted when it is cancelled."""
         if self.main_context.tokens <= self.budget.flush_tokens:
             return False
-        self.flush()
+        self.flush(cancellation)
         return True
 
-    def flush(self) -> None:
+    def flush(self, cancellation: Cancellation | None = None) -> None:
         """Evict the oldest exchanges, fold them into the summary, render the working context afresh."""
         while self.main_context.queue:
-            start, stop = self._cut()
-            evicted = self.main_context.queue[start:stop]
             # The summary is made before anything is changed: an interruption here leaves all as it was.
-            summary = self._summarizer.fold(self.main_context.summary_text, evicted)
-            rendered = self._working_context().render()
-            with self._database.transaction():
-                self._store.remove_from_queue(self._agent_id, [m.id for m in evicted if m.id is not None])
-                previous = self._store.current_summary(self._agent_id)
-                total = len(evicted) + (previous.evicted_messages if previous else 0)
-                self._store.add_summary(self._agent_id, summary, total, self._now())
-                self._store.set_rendered_context(self._agent_id, rendered)
-                self._store.set_warned(self._agent_id, False)
-            self.main_context.evict(start, stop)
-            self.main_context.set_summary(summary)
-            self.main_context.set_context(rendered)
-            self.warned = False
-            self._stamped_tenth = self._tenth()
+            self.carry_out(self.plan_flush(cancellation))
             if self.main_context.tokens <= self.budget.flush_tokens:
                 return
         self.check_room()
+
+    @property
+    def flush_near(self) -> bool:
+        """Past the warning share, and another exchange as long as the longest in the queue would go over the limit."""
+        tokens = self.main_context.tokens
+        return tokens >= self.budget.warning_tokens and tokens + self._longest_exchange() > self.budget.flush_tokens
+
+    def plan_flush(self, cancellation: Cancellation | None = None) -> Flush:
+        """What a flush would do now, its summary made. The queue must not be empty. Raises Interrupted."""
+        start, stop = self._cut()
+        evicted = tuple(self.main_context.queue[start:stop])
+        before = self.main_context.summary_text
+        if self._summarised is None or self._summarised[:2] != (before, evicted):
+            read = self.main_context.read_until(stop).ids
+            summary = self._summarizer.fold(before, evicted, window=read, cancellation=cancellation)
+            self._summarised = (before, evicted, summary)
+        summary, rendered = self._summarised[2], self._working_context().render()
+        window = self.main_context.window(without=(start, stop), context=rendered, summary=summary)
+        return Flush(evicted, (start, stop), summary, rendered, window)
+
+    def carry_out(self, flush: Flush) -> None:
+        """Change queue, summary and rendering in one transaction."""
+        with self._database.transaction():
+            self._store.remove_from_queue(self._agent_id, [m.id for m in flush.evicted if m.id is not None])
+            previous = self._store.current_summary(self._agent_id)
+            total = len(flush.evicted) + (previous.evicted_messages if previous else 0)
+            self._store.add_summary(self._agent_id, flush.summary, total, self._now())
+            self._store.set_rendered_context(self._agent_id, flush.rendered)
+            self._store.set_warned(self._agent_id, False)
+        self.main_context.evict(*flush.cut)
+        self.main_context.set_summary(flush.summary)
+        self.main_context.set_context(flush.rendered)
+        self.warned = False
+        self._summarised = None
+        self._stamped_tenth = self._tenth()
+
+    def render(self, rendered: str) -> None:
+        """Show the working context as `rendered` from now on."""
+        self._store.set_rendered_context(self._agent_id, rendered)
+        self.main_context.set_context(rendered)
+
+    def _longest_exchange(self) -> int:
+        """Tokens of the longest exchange in the queue, and a tenth of the limit at least."""
+        longest = tokens = 0
+        for message in self.main_context.queue:
+            tokens = message.tokens if message.kind in _OPENS_EXCHANGE else tokens + message.tokens
+            longest = max(longest, tokens)
+        return max(longest, self.budget.limit // 10)
 
     def _cut(self) -> tuple[int, int]:
         """Which messages to evict, as a range of the queue: never empty, whole exchanges where there are any.

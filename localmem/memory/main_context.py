@@ -52,12 +52,12 @@ class MainContext:
     def set_context(self, text: str) -> None:
         """Show the working context as `text`."""
         self.context_text = text
-        self._context = self.encoder.turn("system", text) if text else ()
+        self._context = self._context_turn(text)
 
     def set_summary(self, text: str) -> None:
         """Put the recursive summary into slot 0; an empty one takes no tokens."""
         self.summary_text = text
-        self._summary = self.encoder.turn("system", SUMMARY_HEADER + text) if text else ()
+        self._summary = self._summary_turn(text)
 
     def measure(self, message: Message) -> int:
         """Tokens the message takes in the window, its turn included."""
@@ -78,6 +78,11 @@ class MainContext:
         return len(self._prefix.instructions) + len(self._prefix.examples)
 
     @property
+    def prefix_tokens(self) -> int:
+        """What stands before summary and queue: the same for agents that begin alike."""
+        return self.preamble_tokens + len(self._context)
+
+    @property
     def fixed_tokens(self) -> int:
         """Everything but summary and queue."""
         return self.preamble_tokens + len(self._context) + len(self._answer)
@@ -96,12 +101,39 @@ class MainContext:
         return self.fixed_tokens + len(self._summary) + self.queue_tokens
 
     def prompt(self) -> Prompt:
-        parts: Sequence[tuple[str, Sequence[int]]] = (
+        """What the model reads to write an answer."""
+        return join([*self._parts(self._turns, self._context, self._summary), ("answer", self._answer)])
+
+    def read_until(self, stop: int) -> Prompt:
+        """The window up to message `stop` (exclusive) of the queue."""
+        return join(self._parts(self._turns[:stop], self._context, self._summary))
+
+    def window(
+        self, *, without: tuple[int, int] = (0, 0), context: str | None = None, summary: str | None = None
+    ) -> Prompt:
+        """What the next prompt begins with: everything but the answer's beginning.
+
+        With arguments, as it would be: without messages from one to the other (exclusive) of the queue, with another
+        rendering of the working context, with another summary.
+        """
+        turns = self._turns[: without[0]] + self._turns[without[1] :]
+        shown = self._context if context is None else self._context_turn(context)
+        told = self._summary if summary is None else self._summary_turn(summary)
+        return join(self._parts(turns, shown, told))
+
+    def _parts(
+        self, turns: Sequence[tuple[int, ...]], context: tuple[int, ...], summary: tuple[int, ...]
+    ) -> list[tuple[str, Sequence[int]]]:
+        return [
             ("system", self._prefix.instructions),
-            ("working_context", self._context),
+            ("working_context", context),
             ("examples", self._prefix.examples),
-            ("summary", self._summary),
-            ("queue", [token for turn in self._turns for token in turn]),
-            ("answer", self._answer),
-        )
-        return join(parts)
+            ("summary", summary),
+            ("queue", [token for turn in turns for token in turn]),
+        ]
+
+    def _context_turn(self, text: str) -> tuple[int, ...]:
+        return self.encoder.turn("system", text) if text else ()
+
+    def _summary_turn(self, text: str) -> tuple[int, ...]:
+        return self.encoder.turn("system", SUMMARY_HEADER + text) if text else ()

@@ -1,20 +1,25 @@
 """The recursive summary (MemGPT, section 2.2): old summary + evicted messages -> new summary.
 
-Its own prompt never overflows: what was evicted is folded in pieces that fit, each piece into the summary of those
-before it. What the agent itself said is part of what is summarised. When a model writes nothing the old summary stays:
-a flush always succeeds, and nothing is lost from recall storage.
+What is to be evicted has been read already, so the summary is asked for as a continuation of the window, on a fork of
+it: only the request is read. Where the window is not in the KV cache, a prompt of its own is read instead, which never
+overflows: what was evicted is folded in pieces that fit, each piece into the summary of those before it.
+
+What the agent itself said is part of what is summarised. When a model writes nothing the old summary stays: a flush
+always succeeds, and nothing is lost from recall storage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from localmem.backend.base import Backend, Completion, Sampling
-from localmem.calls.prompt import TurnEncoder
+from localmem.calls.prompt import Prompt, TurnEncoder
 from localmem.errors import ConfigError, Interrupted
+from localmem.kernel.cancellation import Cancellation
 from localmem.kernel.messages import Message
 from localmem.kernel.tokens import count, cut
 
+_UNREAD_TOKENS = 128  # of the window, that a summary may read again before a prompt of its own is cheaper
 _LEAST_PIECE = 128  # tokens of messages a side prompt must have room for
 
 OnInference = Callable[[str, Completion], None]
@@ -31,14 +36,12 @@ class Summarizer:
         instructions: str,
         limit: int,
         on_inference: OnInference,
-        cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
         self._backend = backend
         self._encoder = encoder
         self._instructions = instructions.replace("{words}", str(max(20, limit // 2)))
         self.limit = limit
         self._on_inference = on_inference
-        self._cancelled = cancelled
         overhead = encoder.side_prompt(self._instructions, _request("", "")).tokens
         self._piece_tokens = backend.side_window - overhead - 2 * limit - 16  # the old summary in, the new one out
         if self._piece_tokens < _LEAST_PIECE:
@@ -47,10 +50,24 @@ class Summarizer:
                 f"Use at most {(backend.side_window - overhead - 16 - _LEAST_PIECE) // 2}.",
             )
 
-    def fold(self, summary: str, evicted: Iterable[Message]) -> str:
-        """The new summary. Raises Interrupted when the user stops it."""
+    def fold(
+        self,
+        summary: str,
+        evicted: Iterable[Message],
+        *,
+        window: Sequence[int] = (),
+        cancellation: Cancellation | None = None,
+    ) -> str:
+        """The new summary. `window` are the ids of the main context up to the last of `evicted`.
+
+        Raises Interrupted when it is cancelled.
+        """
+        continued = self._continuation(window)
+        if continued is not None:
+            return self.shorten(self._complete(continued, cancellation) or summary)
         for piece in self._pieces(evicted):
-            summary = self._fold_piece(summary, piece) or summary
+            prompt = self._encoder.side_prompt(self._instructions, _request(summary, piece))
+            summary = self._complete(prompt, cancellation) or summary
         return self.shorten(summary)
 
     def shorten(self, summary: str) -> str:
@@ -75,15 +92,23 @@ class Summarizer:
         if lines:
             yield "\n".join(lines)
 
-    def _fold_piece(self, summary: str, piece: str) -> str:
-        prompt = self._encoder.side_prompt(self._instructions, _request(summary, piece))
+    def _continuation(self, window: Sequence[int]) -> Prompt | None:
+        """The window and the request, where nearly all of it has been read already and the answer fits behind it."""
+        ids = (*window, *self._encoder.turn("system", self._instructions), *self._encoder.answer())
+        prompt = Prompt(ids, {"window": len(window), "side": len(ids) - len(window)})
+        if not window or prompt.tokens + self.limit > self._backend.window:
+            return None
+        is_read = self._backend.reusable(prompt, sequence="side") >= len(window) - _UNREAD_TOKENS
+        return prompt if is_read else None
+
+    def _complete(self, prompt: Prompt, cancellation: Cancellation | None) -> str:
         completion = self._backend.complete(
             prompt,
             grammar=None,
             sampling=Sampling(),
             max_tokens=self.limit,
             sequence="side",
-            cancelled=self._cancelled,
+            cancellation=cancellation,
         )
         if completion.finish_reason == "cancelled":
             raise Interrupted

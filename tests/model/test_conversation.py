@@ -9,7 +9,7 @@ import pytest
 from support import Clock, make_agent, model_path, replies, stored_messages
 
 import localmem
-from localmem.backend.llama import LlamaBackend
+from localmem.backend.llama import LlamaBackend, LlamaOptions
 from localmem.config import DEFAULT_MODEL, Settings, load_settings
 from localmem.kernel.budget import Budget
 from localmem.storage.agent_store import AgentStore
@@ -22,7 +22,7 @@ TOPICS = ["boat", "garden", "piano", "bread", "mountain", "river", "window", "le
 
 @pytest.mark.slow
 def test_thirty_turns_with_flushes_and_a_restart_lose_nothing(smollm_path: Path, tmp_path: Path):
-    backend = LlamaBackend(smollm_path, window=1_280, threads=1)
+    backend = LlamaBackend(smollm_path, window=1_280, options=LlamaOptions(threads=1))
     clock = Clock()
 
     def opened() -> localmem.Agent:

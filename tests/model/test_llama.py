@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,12 +15,13 @@ from hypothesis import strategies as st
 from support import CONTROL_TEXT, make_agent
 
 from localmem.backend.base import Completion, Sampling
-from localmem.backend.llama import LlamaBackend
+from localmem.backend.llama import LlamaBackend, LlamaOptions
 from localmem.backend.llama_library import LlamaContext, LlamaModel
 from localmem.calls.chat_format import BARE, probe
 from localmem.calls.grammar import CallGrammar, FunctionChoice
 from localmem.calls.prompt import Prompt, TurnEncoder
 from localmem.errors import BackendError, ModelCorrupt
+from localmem.kernel.cancellation import Cancellation
 from localmem.kernel.executor import execute
 from localmem.kernel.messages import FunctionCall
 
@@ -47,6 +50,13 @@ def every_function(backend: LlamaBackend) -> tuple[CallGrammar, dict[str, object
     agent.archival.insert("A note of the sea.", now=agent._now())
     agent.schedule("tea", "every 5m", "Tea.")
     return agent.grammar(), dict(agent._memory_functions.specs)
+
+
+def cancel_when(cancellation: Cancellation, condition: Callable[[], bool]) -> None:
+    """Raise the flag from another thread as soon as something has happened in this one."""
+    while not condition():
+        time.sleep(0.001)
+    cancellation.cancel()
 
 
 @pytest.mark.parametrize("text", QUESTIONS, ids=range(len(QUESTIONS)))
@@ -107,7 +117,7 @@ def test_same_seed_gives_the_same_text_and_another_seed_another(smollm: LlamaBac
 @pytest.fixture
 def fresh(smollm_path: Path) -> Iterator[LlamaBackend]:
     """A backend of the test's own, its KV cache empty."""
-    backend = LlamaBackend(smollm_path, window=1024, threads=1)
+    backend = LlamaBackend(smollm_path, window=1024, options=LlamaOptions(threads=1))
     yield backend
     backend.close()
 
@@ -129,7 +139,7 @@ def test_reused_prefix_gives_the_ids_of_a_fresh_context(smollm_path: Path, fresh
     branched = Prompt((*first.ids[:-6], *fresh.tokenizer.encode(" or wolves?")))
     reused = [greedy(fresh, prompt) for prompt in (longer, branched, longer)]
     assert all(completion.usage.reused_tokens > 10 for completion in reused)
-    other = LlamaBackend(smollm_path, window=1024, threads=1)
+    other = LlamaBackend(smollm_path, window=1024, options=LlamaOptions(threads=1))
     anew = [greedy(other, longer)]
     other.close()
     assert anew[0].usage.reused_tokens == 0
@@ -147,7 +157,7 @@ def test_side_work_between_two_turns_changes_nothing(fresh: LlamaBackend):
 
 @pytest.mark.slow
 def test_main_window_and_side_window_can_be_full_at_once(smollm_path: Path):
-    backend = LlamaBackend(smollm_path, window=256, threads=1)
+    backend = LlamaBackend(smollm_path, window=256, options=LlamaOptions(threads=1))
     token = backend.tokenizer.encode(" sea")[0]
     side = Prompt((token,) * (backend.side_window - 4))
     main = Prompt((token,) * (backend.window - 4))
@@ -158,8 +168,9 @@ def test_main_window_and_side_window_can_be_full_at_once(smollm_path: Path):
 
 def test_cancelled_reading_keeps_what_was_read_and_goes_on_from_there(fresh: LlamaBackend):
     long = Prompt(tuple(fresh.tokenizer.encode("the sea is wide and the sky is high. " * 60))[:600])
-    looks = iter([False, False, True])
-    stopped = fresh.complete(long, grammar=None, sampling=Sampling(), max_tokens=8, cancelled=lambda: next(looks, True))
+    cancellation = Cancellation()
+    threading.Thread(target=cancel_when, args=(cancellation, lambda: fresh.cache.length("main") > 0)).start()
+    stopped = fresh.complete(long, grammar=None, sampling=Sampling(), max_tokens=8, cancellation=cancellation)
     assert (stopped.finish_reason, stopped.text) == ("cancelled", "")
     assert 0 < greedy(fresh, long, max_tokens=8).usage.reused_tokens < 600
 
@@ -242,7 +253,7 @@ def damaged(smollm_path: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
 )
 def test_damaged_file_is_model_corrupt_and_says_what_to_do(damaged: dict[str, Path], damage: str):
     with pytest.raises(ModelCorrupt) as caught:
-        LlamaBackend(damaged[damage], window=512, threads=1)
+        LlamaBackend(damaged[damage], window=512, options=LlamaOptions(threads=1))
     assert damaged[damage].name in caught.value.message
     assert "localmem models" in caught.value.hint
 
@@ -250,12 +261,12 @@ def test_damaged_file_is_model_corrupt_and_says_what_to_do(damaged: dict[str, Pa
 @pytest.mark.parametrize("path", ["nowhere.gguf", "."])
 def test_path_that_is_no_file_is_model_corrupt(tmp_path: Path, path: str):
     with pytest.raises(ModelCorrupt):
-        LlamaBackend(tmp_path / path, window=512, threads=1)
+        LlamaBackend(tmp_path / path, window=512, options=LlamaOptions(threads=1))
 
 
 def test_window_that_memory_cannot_hold_is_a_backend_error(smollm_path: Path):
     with pytest.raises(BackendError, match="cannot make a window"):
-        LlamaBackend(smollm_path, window=20_000_000, threads=1)
+        LlamaBackend(smollm_path, window=20_000_000, options=LlamaOptions(threads=1))
 
 
 def test_backend_for_counting_cannot_write_and_says_so(smollm_counting: LlamaBackend):
@@ -269,10 +280,10 @@ def test_closed_backend_is_an_error_and_no_crash(smollm_path: Path):
     code = (
         "import sys; from pathlib import Path\n"
         "from localmem.backend.base import Sampling\n"
-        "from localmem.backend.llama import LlamaBackend\n"
+        "from localmem.backend.llama import LlamaBackend, LlamaOptions\n"
         "from localmem.calls.prompt import Prompt\n"
         "from localmem.errors import BackendError\n"
-        "backend = LlamaBackend(Path(sys.argv[1]), window=512, threads=1)\n"
+        "backend = LlamaBackend(Path(sys.argv[1]), window=512, options=LlamaOptions(threads=1))\n"
         "backend.close(); backend.close()\n"
         "try: backend.complete(Prompt((1, 2)), grammar=None, sampling=Sampling(), max_tokens=4)\n"
         "except BackendError as error: sys.stdout.write(error.message)\n"

@@ -10,6 +10,7 @@ from localmem.calls.chat_format import BARE, probe
 from localmem.calls.grammar import CallGrammar, FunctionChoice
 from localmem.calls.prompt import Prompt, TurnEncoder
 from localmem.errors import BackendError
+from localmem.kernel.cancellation import Cancellation
 
 MESSAGE = {
     "type": "object",
@@ -78,17 +79,25 @@ def test_text_is_handed_on_as_it_is_written(backend: Backend):
 
 
 def test_cancelled_before_it_began_writes_nothing(backend: Backend):
-    completion = call(backend, prompt_of(backend, "Hello?"), cancelled=lambda: True)
+    cancellation = Cancellation()
+    cancellation.cancel()
+    completion = call(backend, prompt_of(backend, "Hello?"), cancellation=cancellation)
     assert (completion.finish_reason, completion.text, completion.ids) == ("cancelled", "", ())
 
 
 def test_cancelled_on_the_way_keeps_what_was_written(backend: Backend):
     prompt = prompt_of(backend, "Tell me of the sea.")
-    heard: list[str] = []
-    cut_off = call(backend, prompt, on_text=heard.append, cancelled=lambda: len("".join(heard)) > 12)
+    cancellation, heard = Cancellation(), list[str]()
+
+    def hear(piece: str) -> None:
+        heard.append(piece)
+        if len("".join(heard)) > 40:
+            cancellation.cancel()
+
+    cut_off = call(backend, prompt, on_text=hear, cancellation=cancellation)
     whole = call(backend, prompt)
     assert cut_off.finish_reason == "cancelled"
-    assert len(cut_off.text) > 12
+    assert len(cut_off.text) > 40
     assert whole.text.startswith(cut_off.text)
     assert len(cut_off.text) < len(whole.text)
 
