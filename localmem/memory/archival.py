@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from localmem.memory.search import Page, Scope, Statement, fused_search, page_of, paginate
+from localmem.memory.search import PLACE_BITS, Page, Scope, Statement, fused_search, page_of, paginate, place
 from localmem.storage.database import Database, storable, utc_moment, utc_text
 from localmem.storage.embedder import Embedder
 from localmem.storage.vector_index import MeaningIndex, Vectors
@@ -104,16 +104,19 @@ class Archival:
         source: str | None = None,
         tags: Iterable[str] = (),
     ) -> Page[Passage]:
-        """The passages about `query`, best first, of one source and with all of `tags` when given; `total`
-        counts all hits. A blank query finds everything, in the order of insertion."""
+        """The passages about `query`, best first, of one source and with all of `tags` when given.
+
+        `total` counts all hits; a query of words that thousands of passages have is ranked in part, and then
+        `more` is true. A blank query finds everything, in the order of insertion.
+        """
         scope = self._scope(source, tuple(tags))
         if not query.strip():
             return self._in_order(scope, page, page_size)
-        hits = fused_search(
+        found = fused_search(
             query, scope, run=self._ids, nearest=None if self._meaning is None else self._meaning.nearest
         )
-        found = paginate(hits, page, page_size)
-        return Page(tuple(self._get(found.items)), found.page, found.pages, found.total)
+        hits = paginate(found.ranked, page, page_size, more=found.more)
+        return Page(tuple(self._get(hits.items)), hits.page, hits.pages, hits.total, hits.more)
 
     def sources(self) -> builtins.list[tuple[str | None, int]]:
         """Every source and the number of its passages; None is what the agent itself inserted."""
@@ -216,7 +219,14 @@ class Archival:
         for tag in tags:
             terms.append("EXISTS (SELECT 1 FROM json_each(t.tags) WHERE value = ?)")
             params.append(tag)
-        return Scope("passage", " AND ".join(terms), tuple(params), narrowed=len(terms) > 1)
+        return Scope(
+            "passage",
+            place(self._agent_id, 1),
+            place(self._agent_id, (1 << PLACE_BITS) - 1),
+            " AND ".join(terms),
+            tuple(params),
+            narrowed=len(terms) > 1,
+        )
 
     def _in_order(self, scope: Scope, page: int, page_size: int) -> Page[Passage]:
         page = max(page, 0)

@@ -11,11 +11,11 @@ import json
 import sqlite3
 import struct
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 
-from localmem.kernel.messages import SPOKEN_KINDS, Message
+from localmem.kernel.messages import Message
 from localmem.memory.search import (
     Page,
     Scope,
@@ -24,13 +24,15 @@ from localmem.memory.search import (
     local_days,
     page_of,
     paginate,
+    place,
+    within_statement,
 )
-from localmem.storage.database import Database, storable, utc_moment, utc_text
+from localmem.storage.database import SPOKEN, Database, storable, utc_moment, utc_text
 from localmem.storage.embedder import Embedder
 from localmem.storage.vector_index import MeaningIndex
 
 _EMBED_BATCH = 64
-_SPOKEN = "t.kind IN (" + ", ".join(f"'{kind}'" for kind in SPOKEN_KINDS) + ")"
+_SPOKEN = f"t.{SPOKEN}"
 
 
 class Recall:
@@ -41,8 +43,6 @@ class Recall:
         self._database = database
         self._agent_id = agent_id
         self._meaning = None if embedder is None else MeaningIndex(database, "message", agent_id, embedder, index_path)
-        self._embedded_through = 0  # every spoken message up to this id has its vector
-        self._rollbacks = database.rollbacks
 
     def insert(self, message: Message, *, step_id: int | None = None) -> Message:
         """The message as it is stored, with its id; what UTF-8 cannot hold is replaced."""
@@ -86,7 +86,7 @@ class Recall:
     def spoken_count(self) -> int:
         """The messages a search can find."""
         return self._database.scalar(
-            f"SELECT COUNT(*) FROM message t WHERE t.agent_id = ? AND {_SPOKEN}", (self._agent_id,)
+            "SELECT COALESCE(SUM(spoken), 0) FROM message_day WHERE agent_id = ?", (self._agent_id,)
         )
 
     def search(
@@ -99,26 +99,27 @@ class Recall:
         page_size: int = 5,
         exclude: Collection[int] = (),
     ) -> Page[Message]:
-        """What was said about `query`, best first, between two local days; `total` counts all hits.
+        """What was said about `query`, best first, between two local days.
 
-        A blank query finds everything of those days, in the order it was said. `exclude` are ids that the
-        asker sees already, such as those of its queue.
+        `total` counts all hits; a query of words that thousands of messages have is ranked in part, and then
+        `more` is true. A blank query finds everything of those days, in the order it was said.
+        `exclude` are ids that the asker sees already, such as those of its queue.
         """
         if not query.strip():
-            return self._in_time_order(self._scope(since, until, exclude), page, page_size)
+            return self._in_time_order(_period(since, until), exclude, page, page_size)
         self.embed_pending()
-        hits = fused_search(
+        found = fused_search(
             query,
-            self._scope(since, until, exclude),
+            self._scope(_period(since, until), exclude),
             run=self._ids,
             nearest=None if self._meaning is None else self._meaning.nearest,
         )
-        found = paginate([message_id for message_id, _ in hits], page, page_size)
-        return Page(tuple(self.get(found.items)), found.page, found.pages, found.total)
+        hits = paginate([message_id for message_id, _ in found.ranked], page, page_size, more=found.more)
+        return Page(tuple(self.get(hits.items)), hits.page, hits.pages, hits.total, hits.more)
 
     def between(self, since: date | None, until: date | None, page: int = 0, page_size: int = 5) -> Page[Message]:
         """What was said between two local days, both included, in the order it was said."""
-        return self._in_time_order(self._scope(since, until, ()), page, page_size)
+        return self._in_time_order(_period(since, until), (), page, page_size)
 
     def neighbours(self, message_id: int, n: int = 1) -> list[Message]:
         """The `n` spoken messages before and the `n` after, in time order, without the message itself."""
@@ -141,12 +142,9 @@ class Recall:
         """
         if self._meaning is None:
             return 0
-        if self._rollbacks != self._database.rollbacks:  # the vectors, or the ids, may have been undone
-            self._embedded_through, self._rollbacks = 0, self._database.rollbacks
         done = 0
         while rows := self._pending(self._meaning.embedder_name):
             self._meaning.write_texts([row["id"] for row in rows], [row["text"] for row in rows])
-            self._embedded_through = rows[-1]["id"]
             done += len(rows)
         return done
 
@@ -156,43 +154,97 @@ class Recall:
             self._meaning.save()
 
     def _pending(self, embedder: str) -> list[sqlite3.Row]:
+        # Vectors are made in the order of ids, which only grow: what has none is behind the last that has one.
         return self._database.rows(
             "SELECT t.id, t.text FROM message t "
-            f"WHERE t.agent_id = ? AND t.id > ? AND {_SPOKEN} AND NOT EXISTS (SELECT 1 FROM embedding e "
-            "WHERE e.store = 'message' AND e.item_id = t.id AND e.embedder = ?) ORDER BY t.id LIMIT ?",
-            (self._agent_id, self._embedded_through, embedder, _EMBED_BATCH),
+            f"WHERE t.agent_id = ?1 AND {_SPOKEN} AND t.id > (SELECT COALESCE(MAX(item_id), 0) FROM embedding "
+            "WHERE agent_id = ?1 AND store = 'message' AND embedder = ?2) ORDER BY t.id LIMIT ?3",
+            (self._agent_id, embedder, _EMBED_BATCH),
         )
 
-    def _scope(self, since: date | None, until: date | None, exclude: Collection[int]) -> Scope:
-        start, end = local_days(since, until)
-        terms = [f"t.agent_id = ? AND {_SPOKEN}"]
-        bounds: list[str] = []
-        if start is not None:
-            terms.append("t.created_at >= ?")
-            bounds.append(utc_text(start))
-        if end is not None:
-            terms.append("t.created_at < ?")
-            bounds.append(utc_text(end))
-        terms.append("t.id NOT IN (SELECT value FROM json_each(?))")
+    def _scope(self, period: _Period, exclude: Collection[int]) -> Scope:
+        first, last = self._ids_between(period)
         return Scope(
             "message",
-            " AND ".join(terms),
-            (self._agent_id, *bounds, json.dumps(sorted(exclude))),
-            narrowed=bool(bounds),
+            place(self._agent_id, first),
+            place(self._agent_id, last),
+            f"t.agent_id = ? AND {_SPOKEN} AND t.created_at >= ? AND t.created_at < ?",
+            (self._agent_id, period.start, period.end),
+            narrowed=period != _EVER,
             exclude=exclude,
         )
 
-    def _in_time_order(self, scope: Scope, page: int, page_size: int) -> Page[Message]:
-        page = max(page, 0)
-        total = self._database.scalar(f"SELECT COUNT(*) FROM message t WHERE {scope.where}", scope.params)
-        rows = self._database.rows(
-            f"SELECT * FROM message t WHERE {scope.where} ORDER BY t.created_at, t.id LIMIT ? OFFSET ?",
-            (*scope.params, page_size, page * page_size),
+    def _ids_between(self, period: _Period) -> tuple[int, int]:
+        """Ids outside which nothing was said in `period`; (1, 0) when nothing was said at all."""
+        row = self._database.row(
+            "SELECT COALESCE(MIN(first_id), 1), COALESCE(MAX(last_id), 0) FROM message_day "
+            "WHERE agent_id = ? AND day BETWEEN ? AND ?",
+            (self._agent_id, period.first_day, period.last_day),
         )
+        assert row is not None, "an aggregate always has a row"
+        return row[0], row[1]
+
+    def _in_time_order(self, period: _Period, exclude: Collection[int], page: int, page_size: int) -> Page[Message]:
+        scope, page = self._scope(period, exclude), max(page, 0)
+        rows = self._database.rows(
+            f"SELECT * FROM message t WHERE {scope.where} AND t.id NOT IN (SELECT value FROM json_each(?)) "
+            "ORDER BY t.created_at, t.id LIMIT ? OFFSET ?",
+            (*scope.params, json.dumps(list(exclude)), page_size, page * page_size),
+        )
+        total = self._said_in(period) - len(self._ids(within_statement(scope, list(set(exclude)))))
         return page_of([_message(row) for row in rows], page, page_size, total=total)
+
+    def _said_in(self, period: _Period) -> int:
+        """How many spoken messages: whole days from their table, the first and the last one row by row."""
+        days: int = self._database.scalar(
+            "SELECT COALESCE(SUM(spoken), 0) FROM message_day WHERE agent_id = ? AND day > ? AND day < ?",
+            (self._agent_id, period.first_day, period.last_day),
+        )
+        return days + sum(
+            self._database.scalar(
+                f"SELECT COUNT(*) FROM message t WHERE t.agent_id = ? AND {_SPOKEN} "
+                "AND t.created_at >= ? AND t.created_at < ?",
+                (self._agent_id, start, end),
+            )
+            for start, end in period.edges
+        )
 
     def _ids(self, statement: Statement) -> list[int]:
         return [row[0] for row in self._database.rows(*statement)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Period:
+    """From `start` up to `end`, which is outside: moments as they are stored, or days before and after any."""
+
+    start: str = "0000-00-00"
+    end: str = "9999-99-99"
+
+    @property
+    def first_day(self) -> str:
+        return self.start[:10]
+
+    @property
+    def last_day(self) -> str:
+        return self.end[:10]
+
+    @property
+    def edges(self) -> tuple[tuple[str, str], ...]:
+        """What lies in the first and in the last UTC day, which the period may have in part."""
+        if self.first_day == self.last_day:
+            return ((self.start, self.end),)
+        return (self.start, f"{self.first_day}U"), (self.last_day, self.end)  # U: after every "...T" of that day
+
+
+_EVER = _Period()
+
+
+def _period(since: date | None, until: date | None) -> _Period:
+    start, end = local_days(since, until)
+    return _Period(
+        _EVER.start if start is None else utc_text(start),
+        _EVER.end if end is None else utc_text(end),
+    )
 
 
 def _ids_blob(token_ids: tuple[int, ...] | None) -> bytes | None:

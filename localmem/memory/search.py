@@ -4,12 +4,20 @@ storage.
 Pure: it makes queries and merges rankings; who runs a query, and what "near in meaning" is, are passed in.
 Words are ranked by BM25 (SQLite's FTS5), meaning by cosine similarity, and the orders are fused by reciprocal
 rank, because the two scores have no common scale.
+
+What keeps it quick in a store of any size: counting a word's rows is cheap (30 ns a row), ranking them is not
+(1.1 us a row, measured), so no ranking reads more than CANDIDATES rows. While a query finds no more than that, all
+of it is ranked and the total is exact. Beyond, its rare words bring all their rows, its common words the rows with
+all of them and the newest with any, and the page says that there may be more.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
@@ -24,12 +32,23 @@ MEANING_FLOOR = 0.30
 MEANING_LIMIT = 50
 """How many hits by meaning alone a search may add: everything is somewhat near to everything."""
 
+CANDIDATES = 2_000
+"""Rows that one ranking reads at most: 2 ms of BM25, and 400 pages of five."""
+
+FEW = 2_000
+"""Rows of a narrow scope that are compared in meaning one by one; of a wider one the nearest are looked through."""
+
+PLACE_BITS = 40
+"""A row stands in its full-text index at agent_id << PLACE_BITS | id: an agent's rows are a range, in the order of
+their ids, so what other agents said costs a search nothing."""
+
 RANK_CONSTANT = 60  # Cormack, Clarke and Büttcher, "Reciprocal Rank Fusion", 2009
 EXACT_WEIGHT = 3.0  # above the other two together: who asks for an identifier wants that one first
 
 _QUERY_CHARS = 10_000
 _QUERY_WORDS = 64
 _NEEDLES = 24
+_TOGETHER = 3  # of the common words, the rarest: more of them in one row is luck
 
 STOP_WORDS = frozenset(
     """
@@ -41,69 +60,89 @@ STOP_WORDS = frozenset(
 )
 """English words that tell nothing; a query of nothing else is searched as it is."""
 
-# Scripts that write no spaces (or, as Korean, glue particles on): FTS5 takes a whole run of them for one
-# word.
-_UNSPACED = re.compile(
+# Scripts that write no spaces (or, as Korean, glue particles on), of which FTS5 takes a whole run for one word,
+# and symbols, which it does not index at all.
+_RUN = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
-    "\U00020000-\U0003ffff]+"
+    "\U00020000-\U0003ffff]+|[\u20a0-\u20cf\u2100-\u2bff\U0001f000-\U0001fbff]+"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[Item]):
-    """Some of the results: page `page`, counted from 0, of `pages`; `total` counts the hits on all of
-    them.
+    """Some of the results: page `page`, counted from 0, of `pages`; `total` counts the hits on all of them.
+
+    `more` says that `total` is not exact: there are at least that many, and the pages show the best of them.
     """
 
     items: tuple[Item, ...]
     page: int
     pages: int
     total: int
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The rows a search may find: SQL over the alias `t`, ready to stand after WHERE.
+    """The rows a search may find: those at the places `first` to `last` of the index (see PLACE_BITS).
 
-    `narrowed` says that rows with a vector may be outside: the neighbours in meaning must be checked too.
+    `where` is SQL over the store's table as `t` that says the same and, when `narrowed`, more: then each row is
+    looked up.
     """
 
     store: Store
+    first: int
+    last: int
     where: str
     params: tuple[object, ...]
     narrowed: bool = False
     exclude: Collection[int] = field(default=())
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """(id, score) of what a search ranked, best first; `more` as in `Page`."""
+
+    ranked: list[tuple[int, float]]
+    more: bool
+
+
 Statement = tuple[str, tuple[object, ...]]
 RunIds = Callable[[Statement], list[int]]
+Within = Callable[[Sequence[int]], Collection[int]]
+"""Which of some ids a search may find."""
 
 
 class Nearest(Protocol):
-    """(id, similarity) of what is nearest in meaning to a text, nearest first; None `allowed` is
-    everything.
+    """(id, similarity) of what is nearest in meaning to a text, nearest first. Of `allowed` alone when that is
+    given, or of what `within` lets through.
     """
 
     def __call__(
-        self, text: str, *, allowed: Collection[int] | None, exclude: Collection[int]
+        self, text: str, *, allowed: Collection[int] | None, within: Within | None, exclude: Collection[int]
     ) -> list[tuple[int, float]]: ...
 
 
-def paginate(items: Sequence[Item], page: int, page_size: int) -> Page[Item]:
+def paginate(items: Sequence[Item], page: int, page_size: int, *, more: bool = False) -> Page[Item]:
     """One page of `items`; a page past the end is empty and still tells the total.
 
     >>> paginate("abcdefg", 1, 3)
-    Page(items=('d', 'e', 'f'), page=1, pages=3, total=7)
+    Page(items=('d', 'e', 'f'), page=1, pages=3, total=7, more=False)
     """
     page = max(page, 0)
-    return page_of(items[page * page_size : (page + 1) * page_size], page, page_size, total=len(items))
+    return page_of(items[page * page_size : (page + 1) * page_size], page, page_size, total=len(items), more=more)
 
 
-def page_of(items: Sequence[Item], page: int, page_size: int, *, total: int) -> Page[Item]:
+def page_of(items: Sequence[Item], page: int, page_size: int, *, total: int, more: bool = False) -> Page[Item]:
     """A page whose items have been picked already. Raises ValueError when `page_size` is not positive."""
     if page_size < 1:
         raise ValueError(f"page_size must be at least 1, not {page_size}")
-    return Page(tuple(items), page, -(-total // page_size), total)
+    return Page(tuple(items), page, -(-total // page_size), total, more)
+
+
+def place(agent_id: int, item_id: int) -> int:
+    """Where a row stands in its full-text index."""
+    return agent_id << PLACE_BITS | item_id
 
 
 def fuse(rankings: Iterable[tuple[Sequence[int], float]]) -> list[tuple[int, float]]:
@@ -122,31 +161,32 @@ def fuse(rankings: Iterable[tuple[Sequence[int], float]]) -> list[tuple[int, flo
     return sorted(scores.items(), key=lambda scored: (-scored[1], scored[0]))
 
 
-def fused_search(query: str, scope: Scope, *, run: RunIds, nearest: Nearest | None) -> list[tuple[int, float]]:
-    """(id, score) of every row of `scope` that `query` finds, best first. `nearest` is None without an
-    embedder.
-    """
-    rankings = [
-        (run(words_statement(scope, exact_query(query))), EXACT_WEIGHT),
-        (run(words_statement(scope, words_query(query))), 1.0),
-        (run(substrings_statement(scope, substrings(query))), 1.0),
-    ]
+def fused_search(query: str, scope: Scope, *, run: RunIds, nearest: Nearest | None) -> Found:
+    """What `query` finds in `scope`. `nearest` is None without an embedder."""
+    words = _Index(f"{scope.store}_fts", scope, run)
+    by_exact, more_exact = _by_exact_words(words, query)
+    by_words, more_words = _by_words(words, telling_words(query))
+    by_parts, more_parts = _by_parts(_Index(f"{scope.store}_parts", scope, run), parts(query))
+    rankings = [(by_exact, EXACT_WEIGHT), *((ranking, 1.0) for ranking in (*by_words, by_parts))]
     if nearest is not None:
-        allowed = set(run(scope_statement(scope))) if scope.narrowed else None
-        near = nearest(query, allowed=allowed, exclude=scope.exclude)
+        near = _near(query, scope, run, nearest)
         rankings.append(([item_id for item_id, _ in near], 1.0))
-    return fuse(rankings)
+    return Found(fuse(rankings), more_exact or more_words or more_parts)
 
 
-def words_query(text: str) -> str:
-    """An FTS5 query for rows with any of the words of `text`; "" when it has none. Never a syntax error.
+def telling_words(text: str) -> list[str]:
+    """The distinct words of `text` without its stop words; those too when it has no others."""
+    words = _words(text)
+    return [word for word in words if word.lower() not in STOP_WORDS] or words
 
-    >>> words_query('the "dog" - AND b7-01')
+
+def words_query(words: Iterable[str]) -> str:
+    """An FTS5 query for rows with any of the words; "" for none. Never a syntax error.
+
+    >>> words_query(telling_words('the "dog" - AND b7-01'))
     '"dog" OR "b7-01"'
     """
-    words = _words(text)
-    telling = [word for word in words if word.lower() not in STOP_WORDS]
-    return " OR ".join(_quoted(word) for word in telling or words)
+    return " OR ".join(_quoted(word) for word in words)
 
 
 def exact_query(text: str) -> str:
@@ -162,48 +202,156 @@ def exact_query(text: str) -> str:
     return " OR ".join(_quoted(phrase) for phrase in phrases)
 
 
-def substrings(text: str) -> tuple[str, ...]:
-    """What to look for inside words: pairs of characters of unspaced scripts, and symbols FTS5 does not
-    index.
+def parts(text: str) -> tuple[str, ...]:
+    """What to look for inside runs of unspaced scripts and of symbols: their pairs of characters, or the one there is.
 
-    >>> substrings("東京都 dog 🎉")
+    >>> parts("東京都 dog 🎉")
     ('東京', '京都', '🎉')
     """
-    text = text[:_QUERY_CHARS]
-    needles = [pair for run in _UNSPACED.findall(text) for pair in _pairs(run)]
-    needles += [chunk for chunk in text.split() if chunk and all(ord(c) > 0x2000 and not _in_word(c) for c in chunk)]
+    runs: list[str] = _RUN.findall(text[:_QUERY_CHARS])
+    needles = [pair for run in runs for pair in (_pairs(run) or [run])]
     return tuple(dict.fromkeys(needles))[:_NEEDLES]
 
 
-def scope_statement(scope: Scope) -> Statement:
-    """The ids of every row of `scope`."""
-    return f"SELECT t.id FROM {scope.store} t WHERE {scope.where}", scope.params
+def indexed_parts(text: str) -> str | None:
+    """What the index of parts holds of `text`: every character and pair of its runs, spaced; None when there is none.
 
-
-def words_statement(scope: Scope, match: str) -> Statement:
-    """The ids of the rows an FTS5 query finds, best first; none for an empty query."""
-    if not match:
-        return "SELECT 0 WHERE FALSE", ()
-    index = f"{scope.store}_fts"
-    return (
-        f"SELECT t.id FROM {index} JOIN {scope.store} t ON t.id = {index}.rowid "
-        f"WHERE {index} MATCH ? AND {scope.where} ORDER BY bm25({index}), t.id",
-        (match, *scope.params),
-    )
-
-
-def substrings_statement(scope: Scope, needles: Sequence[str]) -> Statement:
-    """The ids of the rows that hold at least half of `needles`, those with most first; none without
-    needles.
+    >>> indexed_parts("東京都 dog")
+    '東 京 都 東京 京都'
     """
-    if not needles:
-        return "SELECT 0 WHERE FALSE", ()
-    held = " + ".join("(instr(t.text, ?) > 0)" for _ in needles)
+    if text.isascii():
+        return None
+    runs: list[str] = _RUN.findall(text)
+    return " ".join(dict.fromkeys(part for run in runs for part in (*run, *_pairs(run)))) or None
+
+
+def scope_statement(scope: Scope, limit: int) -> Statement:
+    """The ids of the first `limit` rows of `scope`, in no order."""
+    return f"SELECT t.id FROM {scope.store} t WHERE {scope.where} LIMIT ?", (*scope.params, limit)
+
+
+def within_statement(scope: Scope, ids: Sequence[int]) -> Statement:
+    """Those of `ids` that are in `scope`."""
+    # CROSS JOIN is SQLite's way to say: look the ids up, do not read the whole scope.
     return (
-        f"SELECT id FROM (SELECT t.id, {held} AS held FROM {scope.store} t WHERE {scope.where}) "
-        "WHERE held >= ? ORDER BY held DESC, id",
-        (*needles, *scope.params, -(-len(needles) // 2)),
+        f"SELECT t.id FROM json_each(?) ids CROSS JOIN {scope.store} t ON t.id = ids.value WHERE {scope.where}",
+        (json.dumps(list(ids)), *scope.params),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """A full-text index, read within a scope by FTS5 queries ("match")."""
+
+    name: str
+    scope: Scope
+    run: RunIds
+
+    def newest(self, match: str, limit: int = CANDIDATES + 1) -> list[int]:
+        """Ids, newest first."""
+        return self._select(match, self.scope.first, "ORDER BY {0}.rowid DESC LIMIT ?", limit)
+
+    def best(self, match: str, since_id: int | None = None) -> list[int]:
+        """Ids from `since_id` on, best first."""
+        first = self.scope.first if since_id is None else self._place(since_id)
+        return self._select(match, first, "ORDER BY {0}.rank, {0}.rowid LIMIT ?", CANDIDATES)
+
+    def cut(self, match: str) -> int | None:
+        """The id from which on CANDIDATES rows match; None when no more than that do."""
+        ids = self._select(match, self.scope.first, "ORDER BY {0}.rowid DESC LIMIT 2 OFFSET ?", CANDIDATES - 1)
+        return ids[0] if len(ids) == 2 else None
+
+    def count(self, match: str) -> int:
+        """How many rows match, up to CANDIDATES + 1."""
+        sql, params = self._statement("1", match, self.scope.first, "LIMIT ?", CANDIDATES + 1)
+        return self.run((f"SELECT COUNT(*) FROM ({sql})", params))[0]
+
+    def _place(self, item_id: int) -> int:
+        return self.scope.last >> PLACE_BITS << PLACE_BITS | item_id
+
+    def _select(self, match: str, first: int, order: str, limit: int) -> list[int]:
+        return self.run(self._statement(f"{self.name}.rowid & {place(1, 0) - 1}", match, first, order, limit))
+
+    def _statement(self, column: str, match: str, first: int, order: str, limit: int) -> Statement:
+        scope, name = self.scope, self.name
+        id_of = f"{name}.rowid & {place(1, 0) - 1}"
+        tables = f"{name} CROSS JOIN {scope.store} t ON t.id = {id_of}" if scope.narrowed else name
+        terms, params = f"{name} MATCH ? AND {name}.rowid BETWEEN ? AND ?", (match, first, scope.last)
+        if scope.exclude:
+            terms, params = f"{terms} AND {id_of} NOT IN (SELECT value FROM json_each(?))", (*params, _json(scope))
+        if scope.narrowed:
+            terms, params = f"{terms} AND {scope.where}", (*params, *scope.params)
+        return f"SELECT {column} FROM {tables} WHERE {terms} {order.format(name)}", (*params, limit)
+
+
+def _json(scope: Scope) -> str:
+    return json.dumps(sorted(scope.exclude))
+
+
+def _by_exact_words(index: _Index, query: str) -> tuple[list[int], bool]:
+    """Ids of the rows with the query's words in a row or with one of its identifiers, best first."""
+    match = exact_query(query)
+    newest = index.newest(match) if match else []
+    if not newest or _is_all_stop_words(query):
+        return newest[:CANDIDATES], len(newest) > CANDIDATES
+    return index.best(match, newest[:CANDIDATES][-1]), len(newest) > CANDIDATES
+
+
+def _by_words(index: _Index, words: Sequence[str]) -> tuple[list[list[int]], bool]:
+    """Rankings of the rows with any of the words."""
+    if not words:
+        return [], False
+    if index.cut(words_query(words)) is None:
+        return [index.best(words_query(words))], False
+    rare, common = _rare_and_common(index, words)
+    rankings: list[list[int]] = []
+    if rare:
+        driving = words_query(rare)
+        # FTS5 has no optional words: said twice, the rare ones bring the rows and the common ones count where they are.
+        rankings.append(index.best(f"({driving}) AND ({driving} OR {words_query(common)})"))
+    if len(common) > 1:
+        rankings.append(_best_of_newest(index, " AND ".join(_quoted(word) for word in common[:_TOGETHER])))
+    rankings.append(_best_of_newest(index, words_query(common)))
+    return rankings, True
+
+
+def _rare_and_common(index: _Index, words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The rarest words, as many as have at most CANDIDATES rows together, and the others; both rarest first."""
+    counts = {word: index.count(_quoted(word)) for word in words}
+    rarest_first = sorted(words, key=counts.__getitem__)
+    sums = itertools.accumulate(counts[word] for word in rarest_first)
+    rare = sum(rows <= CANDIDATES for rows in sums)
+    return rarest_first[:rare], rarest_first[rare:]
+
+
+def _best_of_newest(index: _Index, match: str) -> list[int]:
+    return index.best(match, index.cut(match))
+
+
+def _by_parts(index: _Index, needles: Sequence[str]) -> tuple[list[int], bool]:
+    """Ids of the rows that hold at least half of `needles`, those with most first."""
+    rows = {needle: set(index.newest(_quoted(needle))) for needle in needles}
+    common = [needle for needle in needles if len(rows[needle]) > CANDIDATES]
+    rare = [needle for needle in needles if rows[needle] and needle not in common]
+    for needle in common:  # beside a rare one, or all together, they count in older rows too
+        if rare:
+            rows[needle].update(index.newest(f"({words_query(rare)}) AND {_quoted(needle)}"))
+    together = index.newest(" AND ".join(_quoted(needle) for needle in common)) if len(common) > 1 else []
+    held = Counter(
+        item_id for needle in needles for item_id in rows[needle].union(together if needle in common else ())
+    )
+    least = -(-len(needles) // 2)
+    found = [item_id for item_id, count in held.items() if count >= least]
+    return sorted(found, key=lambda item_id: (-held[item_id], item_id)), bool(common)
+
+
+def _near(query: str, scope: Scope, run: RunIds, nearest: Nearest) -> list[tuple[int, float]]:
+    if not scope.narrowed:
+        return nearest(query, allowed=None, within=None, exclude=scope.exclude)
+    ids = run(scope_statement(scope, FEW + 1))
+    if len(ids) <= FEW:
+        return nearest(query, allowed=ids, within=None, exclude=scope.exclude)
+    return nearest(query, allowed=None, within=lambda near: run(within_statement(scope, near)), exclude=scope.exclude)
 
 
 def local_days(since: date | None, until: date | None) -> tuple[datetime | None, datetime | None]:
@@ -244,8 +392,12 @@ def _is_identifier(word: str) -> bool:
     return len(word) >= 4 and any(c.isdigit() for c in word)
 
 
+def _is_all_stop_words(query: str) -> bool:
+    return all(word.lower() in STOP_WORDS for word in _words(query))
+
+
 def _pairs(run: str) -> list[str]:
-    return [run] if len(run) <= 2 else [run[i : i + 2] for i in range(len(run) - 1)]
+    return [run[i : i + 2] for i in range(len(run) - 1)]
 
 
 def _quoted(phrase: str) -> str:

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localmem.errors import DatabaseBusy, SchemaTooNew, StorageError
+from localmem.kernel.messages import SPOKEN_KINDS
+from localmem.memory.search import PLACE_BITS, indexed_parts
 
 if TYPE_CHECKING:
     from sqlite_utils import Database as UtilsDatabase
@@ -33,6 +35,7 @@ APPLICATION_ID = 0x6C6D656D  # "lmem": tells our file from any other SQLite file
 BUSY_TIMEOUT_MS = 5_000
 _MIGRATION_SET = "localmem"
 _TOKENIZER = "porter unicode61 remove_diacritics 2"  # 2: also strips marks that 1 leaves on, as in "ặ"
+_CACHE_KB = 32_768  # SQLite's own 2 MB would be filled by one common word's rows
 
 Params = Sequence[Any]  # Any: whatever sqlite3 can bind
 
@@ -175,6 +178,8 @@ class Database:
         self._connection.execute("PRAGMA foreign_keys = ON")
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
+        self._connection.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
+        self._connection.create_function("indexed_parts", 1, indexed_parts, deterministic=True)
         if is_new or self.scalar("PRAGMA user_version") < SCHEMA_VERSION:
             self._migrate()
 
@@ -282,20 +287,35 @@ def _storage_error(error: sqlite3.Error, path: Path) -> StorageError | None:
     return None
 
 
-def _text_index(table: str) -> tuple[str, ...]:
-    """FTS5 over `table`.text, which stays in the table itself; triggers keep the index in step."""
-    # 'delete' needs the text as it was indexed: an external-content index cannot look it up any more.
-    forget = f"INSERT INTO {table}_fts({table}_fts, rowid, text) VALUES ('delete', old.id, old.text);"
-    learn = f"INSERT INTO {table}_fts(rowid, text) VALUES (new.id, new.text);"
+def _text_index(table: str, condition: str = "TRUE") -> tuple[str, ...]:
+    """FTS5 over the words of `table`.text, and over the parts of its unspaced runs, for the rows of `condition`
+    (over `new` in place of `row`). Triggers keep both in step; neither holds the text, which stays in the table.
+    """
+    at = f"row.agent_id << {PLACE_BITS} | row.id"
+    learn = f"""
+        INSERT INTO {table}_fts(rowid, text) SELECT {at}, row.text WHERE {condition};
+        INSERT INTO {table}_parts(rowid, text)
+            SELECT {at}, indexed_parts(row.text) WHERE {condition} AND indexed_parts(row.text) IS NOT NULL;"""
+    # 'delete' needs the text just as it was indexed: it is not there to be looked up.
+    forget = f"""
+        INSERT INTO {table}_fts({table}_fts, rowid, text) SELECT 'delete', {at}, row.text WHERE {condition};
+        INSERT INTO {table}_parts({table}_parts, rowid, text)
+            SELECT 'delete', {at}, indexed_parts(row.text)
+            WHERE {condition} AND indexed_parts(row.text) IS NOT NULL;"""
+    learn, forget = learn.replace("row.", "new."), forget.replace("row.", "old.")
     return (
-        f"CREATE VIRTUAL TABLE {table}_fts USING fts5"
-        f"(text, content='{table}', content_rowid='id', tokenize='{_TOKENIZER}')",
+        f"CREATE VIRTUAL TABLE {table}_fts USING fts5(text, content='', tokenize='{_TOKENIZER}')",
+        # Every part is a word of its own there, never a phrase: no positions, no sizes, no folding.
+        f"CREATE VIRTUAL TABLE {table}_parts USING fts5(text, content='', tokenize='ascii', detail=none, columnsize=0)",
         f"CREATE TRIGGER {table}_inserted AFTER INSERT ON {table} BEGIN {learn} END",
         f"CREATE TRIGGER {table}_updated AFTER UPDATE OF text ON {table} BEGIN {forget} {learn} END",
         f"CREATE TRIGGER {table}_deleted AFTER DELETE ON {table} BEGIN {forget} "
         f"DELETE FROM embedding WHERE store = '{table}' AND item_id = old.id; END",
     )
 
+
+SPOKEN = "kind IN (" + ", ".join(f"'{kind}'" for kind in SPOKEN_KINDS) + ")"
+"""SQL: a message that is conversation. Written like this everywhere, or SQLite does not use the indexes of it."""
 
 _OWNER = "agent_id INTEGER NOT NULL REFERENCES agent(id) ON DELETE CASCADE"
 
@@ -330,8 +350,28 @@ _INITIAL_SCHEMA: tuple[str, ...] = (
         token_ids BLOB,
         created_at TEXT NOT NULL
     )""",
-    "CREATE INDEX message_by_time ON message(agent_id, created_at)",
+    f"CREATE INDEX message_spoken ON message(agent_id, id) WHERE {SPOKEN}",
+    f"CREATE INDEX message_spoken_by_time ON message(agent_id, created_at) WHERE {SPOKEN}",
     "CREATE INDEX message_by_step ON message(step_id)",
+    # What was said on each day, in UTC: how much, and between which ids. Counts and dates of a million messages
+    # are read from here. After a deletion the ids may be wider than what is left, never narrower.
+    f"""CREATE TABLE message_day (
+        {_OWNER},
+        day TEXT NOT NULL,
+        spoken INTEGER NOT NULL,
+        first_id INTEGER NOT NULL,
+        last_id INTEGER NOT NULL,
+        PRIMARY KEY (agent_id, day)
+    ) WITHOUT ROWID""",
+    f"""CREATE TRIGGER message_day_inserted AFTER INSERT ON message WHEN new.{SPOKEN} BEGIN
+        INSERT INTO message_day VALUES (new.agent_id, substr(new.created_at, 1, 10), 1, new.id, new.id)
+        ON CONFLICT DO UPDATE SET spoken = spoken + 1,
+            first_id = min(first_id, excluded.first_id), last_id = max(last_id, excluded.last_id);
+    END""",
+    f"""CREATE TRIGGER message_day_deleted AFTER DELETE ON message WHEN old.{SPOKEN} BEGIN
+        UPDATE message_day SET spoken = spoken - 1
+        WHERE agent_id = old.agent_id AND day = substr(old.created_at, 1, 10);
+    END""",
     f"""CREATE TABLE queue (
         {_OWNER},
         position INTEGER NOT NULL,
@@ -389,6 +429,27 @@ _INITIAL_SCHEMA: tuple[str, ...] = (
         PRIMARY KEY (store, item_id, embedder)
     )""",
     "CREATE INDEX embedding_by_agent ON embedding(agent_id, store, embedder, item_id)",
+    # How many vectors were ever added and how many taken away or replaced: whoever keeps a copy compares these.
+    f"""CREATE TABLE embedding_changes (
+        {_OWNER},
+        store TEXT NOT NULL,
+        embedder TEXT NOT NULL,
+        added INTEGER NOT NULL,
+        removed INTEGER NOT NULL DEFAULT 0,
+        PRIMARY KEY (agent_id, store, embedder)
+    ) WITHOUT ROWID""",
+    """CREATE TRIGGER embedding_inserted AFTER INSERT ON embedding BEGIN
+        INSERT INTO embedding_changes (agent_id, store, embedder, added)
+        VALUES (new.agent_id, new.store, new.embedder, 1) ON CONFLICT DO UPDATE SET added = added + 1;
+    END""",
+    """CREATE TRIGGER embedding_updated AFTER UPDATE ON embedding BEGIN
+        UPDATE embedding_changes SET removed = removed + 1
+        WHERE agent_id = old.agent_id AND store = old.store AND embedder = old.embedder;
+    END""",
+    """CREATE TRIGGER embedding_deleted AFTER DELETE ON embedding BEGIN
+        UPDATE embedding_changes SET removed = removed + 1
+        WHERE agent_id = old.agent_id AND store = old.store AND embedder = old.embedder;
+    END""",
     f"""CREATE TABLE timer (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         {_OWNER},
@@ -417,7 +478,7 @@ _INITIAL_SCHEMA: tuple[str, ...] = (
     )""",
     "CREATE INDEX inference_by_agent ON inference(agent_id, id)",
     "CREATE INDEX inference_by_step ON inference(step_id)",
-    *_text_index("message"),
+    *_text_index("message", f"row.{SPOKEN}"),
     *_text_index("passage"),
 )
 

@@ -14,6 +14,7 @@ import hashlib
 import json
 import logging
 import re
+import sqlite3
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from localmem.memory.search import MEANING_FLOOR, MEANING_LIMIT, Store
+from localmem.memory.search import FEW, MEANING_FLOOR, MEANING_LIMIT, Store, Within
 from localmem.storage.database import Database
 from localmem.storage.embedder import Embedder
 
@@ -31,16 +32,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Vectors = NDArray[np.float32]
+_Owner = tuple[Store, int, str]  # store, agent, embedder
+_Changes = tuple[int, int]  # vectors added, vectors removed or replaced, since ever
+_OWNED = "store = ? AND agent_id = ? AND embedder = ?"
+_LAST = (1 << 63) - 1  # the highest id SQLite can hold
+_READ_BATCH = 1_000
 
-EXACT_LIMIT = 2_000
+EXACT_LIMIT = FEW
 """Up to here one product of a matrix and a vector is under a millisecond, and nothing is missed."""
 
 LEAST_EF = 200  # recall@10 1.0 at 0.5 ms a query, measured on 20,000 clustered vectors of 384 dimensions
 NEIGHBOURS = 16  # hnswlib's M
 BUILD_EF = 200
 SAVE_EVERY = 1_000
-"""Vectors added since the last save that are worth writing the whole graph again; adding takes 0.4 ms
-each.
+SAVE_SHARE = 0.1
+"""The graph is written again when as many vectors are new, and as large a share of it: writing 100,000 takes half a
+second, adding one takes a millisecond.
 """
 
 
@@ -58,6 +65,7 @@ class VectorIndex:
         self._exact_limit = exact_limit
         self._loaded = False
         self._rollbacks = 0
+        self._is_unsettled = False  # something was read that a rollback could still undo
         self._clear()
 
     def __len__(self) -> int:
@@ -73,18 +81,19 @@ class VectorIndex:
         The first time, the file is loaded when its note agrees with the database, and only what is missing is
         added; a file that is missing, damaged or stale is built anew from the blobs.
         """
-        if self._rollbacks != database.rollbacks:
+        if self._rollbacks != database.rollbacks and self._is_unsettled:
             # An id we read inside a transaction that was undone may by now belong to another text.
             self._clear()
-        elif not self._loaded:
+            self._loaded = False
+        if not self._loaded:
             self._load(database, store, agent_id)
-        self._loaded, self._rollbacks = True, database.rollbacks
-        scope = (store, agent_id, self._embedder, self._dimension * 4)
-        held = database.row(f"SELECT COUNT(*), COALESCE(MAX(item_id), 0) FROM embedding WHERE {_SCOPE}", scope)
-        assert held is not None, "an aggregate always has a row"
-        if tuple(held) != (len(self._ids), max(self._ids, default=0)):
-            self._catch_up(database, scope)
-        if not database.in_transaction and self._unsaved >= SAVE_EVERY:
+        owner = (store, agent_id, self._embedder)
+        changes = _changes(database, owner)
+        if changes != self._changes:
+            self._catch_up(database, owner, changes)
+        self._is_unsettled = database.in_transaction and (self._is_unsettled or changes != self._changes)
+        self._loaded, self._rollbacks, self._changes = True, database.rollbacks, changes
+        if not database.in_transaction and self._unsaved >= max(SAVE_EVERY, SAVE_SHARE * len(self)):
             self.save()
 
     def add(self, ids: Sequence[int], vectors: Vectors) -> None:
@@ -124,21 +133,21 @@ class VectorIndex:
         k: int,
         *,
         allowed: Collection[int] | None = None,
+        within: Within | None = None,
         exclude: Collection[int] = (),
     ) -> list[tuple[int, float]]:
-        """The `k` nearest (id, cosine similarity), nearest first, equal ones by id; None `allowed` is
-        everything.
+        """The `k` nearest (id, cosine similarity), nearest first, equal ones by id.
+
+        `allowed` are the only ids looked at, one by one. `within` picks from the nearest, of which a graph gives
+        EXACT_LIMIT at most: then there may be fewer than `k`.
         """
-        wanted = self._ids if allowed is None else self._ids.intersection(allowed)
-        excluded = wanted.intersection(exclude)
-        k = min(k, len(wanted) - len(excluded))
-        if k <= 0:
-            return []
-        if self._graph is None or (allowed is not None and len(wanted) <= EXACT_LIMIT):
-            found = self._exact(vector, wanted)
-        else:
-            found = self._approximate(vector, k + len(excluded), wanted)
-        return [(item_id, score) for item_id, score in found if item_id not in excluded][:k]
+        excluded = self._ids.intersection(exclude)
+        if allowed is not None or self._graph is None:
+            found = self._exact(vector, self._ids if allowed is None else self._ids.intersection(allowed))
+            return _picked([pair for pair in found if pair[0] not in excluded], k, within)
+        wanted = min(k, EXACT_LIMIT) if within is None else EXACT_LIMIT
+        found = self._approximate(vector, min(wanted + len(excluded), len(self._ids)))
+        return _picked([pair for pair in found if pair[0] not in excluded], k, within)
 
     def save(self) -> None:
         """Write the graph, if there is one, beside its file and rename: a kill leaves the old file or the
@@ -163,7 +172,7 @@ class VectorIndex:
     def clear(self) -> None:
         """Forget everything; the next `sync` reads the blobs."""
         self._clear()
-        self._loaded = True
+        self._loaded = True  # the file is as old as what was forgotten
 
     def _clear(self) -> None:
         self._ids: set[int] = set()
@@ -171,21 +180,49 @@ class VectorIndex:
         self._matrix: tuple[NDArray[np.int64], Vectors] | None = None
         self._graph: hnswlib.Index | None = None
         self._newest = (0, "")  # the highest id and the SHA-256 of its vector
+        self._changes: _Changes | None = None  # how the database stood when it was last read
         self._unsaved = 0
 
-    def _catch_up(self, database: Database, scope: tuple[object, ...]) -> None:
-        held = {row["item_id"] for row in database.rows(f"SELECT item_id FROM embedding WHERE {_SCOPE}", scope)}
+    def _catch_up(self, database: Database, owner: _Owner, changes: _Changes) -> None:
+        if not self._append(database, owner, changes):
+            self._compare(database, owner)
+
+    def _append(self, database: Database, owner: _Owner, changes: _Changes) -> bool:
+        """Add what stands behind the newest; False when that is not all that has changed, or a lot."""
+        if self._changes is None or changes[1] != self._changes[1] or changes[0] - self._changes[0] > _READ_BATCH:
+            return False
+        rows = database.rows(
+            f"SELECT item_id, vector FROM embedding WHERE {_OWNED} AND item_id > ?", (*owner, self._newest[0])
+        )
+        if len(rows) != changes[0] - self._changes[0]:
+            return False
+        self._add_rows(rows)
+        return True
+
+    def _compare(self, database: Database, owner: _Owner) -> None:
+        held = self._held(database, owner)
         for item_id in self._ids - held:
             self.remove(item_id)
         missing = sorted(held - self._ids)
-        for start in range(0, len(missing), 1_000):
-            part = missing[start : start + 1_000]
+        for start in range(0, len(missing), _READ_BATCH):
+            part = missing[start : start + _READ_BATCH]
             rows = database.rows(
-                f"SELECT item_id, vector FROM embedding WHERE {_SCOPE} AND item_id BETWEEN ? AND ?",
-                (*scope, part[0], part[-1]),
+                f"SELECT item_id, vector FROM embedding WHERE {_OWNED} AND item_id BETWEEN ? AND ?",
+                (*owner, part[0], part[-1]),
             )
-            new = {row["item_id"]: row["vector"] for row in rows if row["item_id"] not in self._ids}
-            self.add(list(new), from_blobs(list(new.values()), self._dimension))
+            self._add_rows([row for row in rows if row["item_id"] not in self._ids])
+
+    def _held(self, database: Database, owner: _Owner, last: int = _LAST) -> set[int]:
+        rows = database.rows(
+            f"SELECT item_id FROM embedding WHERE {_OWNED} AND length(vector) = ? AND item_id <= ?",
+            (*owner, self._dimension * 4, last),
+        )
+        return {row["item_id"] for row in rows}
+
+    def _add_rows(self, rows: Sequence[sqlite3.Row]) -> None:
+        # A vector of another length is no vector of this embedder, whatever the row says.
+        new = {row["item_id"]: row["vector"] for row in rows if len(row["vector"]) == self._dimension * 4}
+        self.add(list(new), from_blobs(list(new.values()), self._dimension))
 
     def _exact(self, vector: Vectors, wanted: Collection[int]) -> list[tuple[int, float]]:
         ids, matrix = self._all_rows() if len(wanted) == len(self._ids) else self._some_rows(sorted(wanted))
@@ -204,14 +241,15 @@ class VectorIndex:
         rows = [self._rows[i] for i in ids] if self._graph is None else self._graph.get_items(ids)
         return np.asarray(ids, np.int64), np.asarray(rows, np.float32).reshape(len(ids), self._dimension)
 
-    def _approximate(self, vector: Vectors, k: int, wanted: set[int]) -> list[tuple[int, float]]:
+    def _approximate(self, vector: Vectors, k: int) -> list[tuple[int, float]]:
         assert self._graph is not None, "only called with a graph"
+        if k == 0:
+            return []
         self._graph.set_ef(max(2 * k, LEAST_EF))
-        keep = None if wanted is self._ids else wanted.__contains__
         try:
-            labels, distances = self._graph.knn_query(vector, k=k, num_threads=1, filter=keep)
-        except RuntimeError:  # hnswlib reached fewer than k, past what is deleted or filtered out
-            return self._exact(vector, wanted)
+            labels, distances = self._graph.knn_query(vector, k=k, num_threads=1)
+        except RuntimeError:  # hnswlib reached fewer than k, past what is deleted
+            return self._exact(vector, self._ids)
         found = [(int(label), 1.0 - float(gap)) for label, gap in zip(labels[0], distances[0], strict=True)]
         return sorted(found, key=lambda scored: (-scored[1], scored[0]))
 
@@ -242,12 +280,11 @@ class VectorIndex:
         last, newest_sha256 = note.get("max_item_id"), note.get("max_item_sha256")
         if not isinstance(last, int) or not isinstance(newest_sha256, str):
             return
-        scope = (store, agent_id, self._embedder, self._dimension * 4, last)
-        ids = {
-            row["item_id"]
-            for row in database.rows(f"SELECT item_id FROM embedding WHERE {_SCOPE} AND item_id <= ?", scope)
-        }
-        newest: bytes | None = database.scalar(f"SELECT vector FROM embedding WHERE {_SCOPE} AND item_id = ?", scope)
+        owner = (store, agent_id, self._embedder)
+        ids = self._held(database, owner, last)
+        newest: bytes | None = database.scalar(
+            f"SELECT vector FROM embedding WHERE {_OWNED} AND item_id = ?", (*owner, last)
+        )
         expected = self._note(
             len(ids), last, hashlib.sha256(newest or b"").hexdigest(), file_sha256=_file_sha256(self._path)
         )
@@ -306,7 +343,8 @@ class MeaningIndex:
     def write(self, ids: Sequence[int], vectors: Vectors) -> None:
         """Put vectors into the database; the next search takes them from there."""
         self._database.execute_many(
-            "INSERT OR REPLACE INTO embedding (store, item_id, agent_id, embedder, vector) VALUES (?, ?, ?, ?, ?)",
+            "INSERT INTO embedding (store, item_id, agent_id, embedder, vector) VALUES (?, ?, ?, ?, ?) "
+            "ON CONFLICT DO UPDATE SET vector = excluded.vector",
             [
                 (self._store, item_id, self._agent_id, self.embedder_name, to_blob(vector))
                 for item_id, vector in zip(ids, vectors, strict=True)
@@ -329,9 +367,12 @@ class MeaningIndex:
         limit: int = MEANING_LIMIT,
         floor: float = MEANING_FLOOR,
         allowed: Collection[int] | None = None,
+        within: Within | None = None,
         exclude: Collection[int] = (),
     ) -> list[tuple[int, float]]:
-        """(id, cosine similarity) of the nearest to `text`, nearest first, none below `floor`."""
+        """(id, cosine similarity) of the nearest to `text`, nearest first, none below `floor`; see
+        `VectorIndex.search`.
+        """
         if not self._database.scalar(
             "SELECT EXISTS (SELECT 1 FROM embedding WHERE agent_id = ? AND store = ? AND embedder = ?)",
             (self._agent_id, self._store, self.embedder_name),
@@ -341,7 +382,7 @@ class MeaningIndex:
         with self._database.lock:
             index = self._current_index()
             index.sync(self._database, self._store, self._agent_id)
-            found = index.search(vector, limit, allowed=allowed, exclude=exclude)
+            found = index.search(vector, limit, allowed=allowed, within=within, exclude=exclude)
         return [(item_id, score) for item_id, score in found if score >= floor]
 
     def save(self) -> None:
@@ -370,8 +411,17 @@ def from_blobs(blobs: Sequence[bytes], dimension: int) -> Vectors:
     return np.frombuffer(b"".join(blobs), "<f4").astype(np.float32).reshape(len(blobs), dimension)
 
 
-# A vector of another length is no vector of this embedder, whatever the row says.
-_SCOPE = "store = ? AND agent_id = ? AND embedder = ? AND length(vector) = ?"
+def _changes(database: Database, owner: _Owner) -> _Changes:
+    row = database.row(f"SELECT added, removed FROM embedding_changes WHERE {_OWNED}", owner)
+    return (0, 0) if row is None else (row["added"], row["removed"])
+
+
+def _picked(found: Sequence[tuple[int, float]], k: int, within: Within | None) -> list[tuple[int, float]]:
+    """The first `k` that `within` lets through."""
+    if within is not None:
+        allowed = set(within([item_id for item_id, _ in found]))
+        found = [pair for pair in found if pair[0] in allowed]
+    return list(found[:k])
 
 
 def _note_path(path: Path) -> Path:

@@ -13,9 +13,12 @@ from localmem.memory.search import (
     exact_query,
     fuse,
     fused_search,
+    indexed_parts,
     local_days,
     paginate,
-    substrings,
+    parts,
+    place,
+    telling_words,
     words_query,
 )
 from localmem.storage.database import storable
@@ -27,19 +30,24 @@ ANY_TEXT = st.text(st.characters(codec=None, categories=None), max_size=60)
 def table():
     connection = sqlite3.connect(":memory:")
     connection.execute("CREATE TABLE message (id INTEGER PRIMARY KEY, text TEXT)")
-    connection.execute("CREATE VIRTUAL TABLE message_fts USING fts5(text, tokenize='porter unicode61')")
+    connection.execute("CREATE VIRTUAL TABLE message_fts USING fts5(text, content='', tokenize='porter unicode61')")
+    connection.execute("CREATE VIRTUAL TABLE message_parts USING fts5(text, content='', tokenize='ascii', detail=none)")
     texts = ["my dog Rex", "the key is 3f2a-77b1-90", "3f2a something 90", "東京に住んでいます", "cake 🎉"]
     connection.executemany("INSERT INTO message VALUES (?, ?)", enumerate(texts, start=1))
-    connection.execute("INSERT INTO message_fts (rowid, text) SELECT id, text FROM message")
+    connection.create_function("indexed_parts", 1, indexed_parts)
+    connection.create_function("place", 1, lambda item_id: place(1, item_id))
+    connection.execute("INSERT INTO message_fts (rowid, text) SELECT place(id), text FROM message")
+    connection.execute("INSERT INTO message_parts (rowid, text) SELECT place(id), indexed_parts(text) FROM message")
     return connection
 
 
-def found(table, query, where="TRUE"):
+def found(table, query, where=None):
     def run(statement):
         sql, params = statement
         return [row[0] for row in table.execute(sql, [storable(p) if isinstance(p, str) else p for p in params])]
 
-    return [item_id for item_id, _ in fused_search(query, Scope("message", where, ()), run=run, nearest=None)]
+    scope = Scope("message", place(1, 1), place(1, 99), where or "TRUE", (), narrowed=where is not None)
+    return [item_id for item_id, _ in fused_search(query, scope, run=run, nearest=None).ranked]
 
 
 @given(ANY_TEXT)
@@ -88,14 +96,14 @@ def test_scope_limits_every_route(table):
 
 
 def test_only_stop_words_are_searched_as_they_are():
-    assert words_query("to be or not to be") == '"to" OR "be" OR "or" OR "not"'
-    assert words_query("the dog") == '"dog"'
+    assert words_query(telling_words("to be or not to be")) == '"to" OR "be" OR "or" OR "not"'
+    assert words_query(telling_words("the dog")) == '"dog"'
     assert {"the", "t", "you"} <= STOP_WORDS
 
 
 def test_a_long_query_is_cut():
-    assert words_query(" ".join(f"word{chr(97 + i % 26)}{chr(97 + i // 26)}" for i in range(500))).count("OR") == 63
-    assert len(substrings("".join(chr(0x4E00 + i) for i in range(500)))) == 24
+    assert len(telling_words(" ".join(f"word{chr(97 + i % 26)}{chr(97 + i // 26)}" for i in range(500)))) == 64
+    assert len(parts("".join(chr(0x4E00 + i) for i in range(500)))) == 24
 
 
 def test_one_plain_word_is_no_phrase():
