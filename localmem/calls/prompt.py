@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from localmem.calls.chat_format import ChatFormat, Turn
 from localmem.kernel.messages import Message, Role
@@ -88,5 +89,5 @@ class TurnEncoder:
 
 def join(parts: Sequence[tuple[str, Sequence[int]]]) -> Prompt:
     """A prompt of named parts, in order."""
-    ids = tuple(token for _, part in parts for token in part)
+    ids = tuple(chain.from_iterable(part for _, part in parts))
     return Prompt(ids, {name: len(part) for name, part in parts})

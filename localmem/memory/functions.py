@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from functools import cache, lru_cache, partial
 from typing import Any, Literal
 
 from localmem.calls.frame import HEARTBEAT, THOUGHT
@@ -45,6 +46,7 @@ _NOTE_CHARACTERS = 1_200
 _MESSAGE_CHARACTERS = 1_500
 _QUERY_CHARACTERS = 80
 _MOST_SAID = 24  # statements a memory-pressure step chooses from
+_LINES_KNOWN = 256  # that the vocabulary can spell or not: more than the blocks hold
 _LEAST_ROOM = 8  # tokens: a block with less is not offered for appending
 
 
@@ -84,6 +86,8 @@ class MemoryFunctions:
         self._pause_timers = pause_timers
         self._now = now
         self._pages = _Pages()
+        # The same lines are asked about in every step.
+        self._can_write = lru_cache(_LINES_KNOWN)(partial(can_write, tokenizer))
         runs: dict[str, Callable[..., object]] = {
             "send_message": self.send_message,
             "core_memory_append": self.core_memory_append,
@@ -134,20 +138,15 @@ class MemoryFunctions:
 
     def _narrowings(self) -> dict[str, Callable[[], Schema | None]]:
         """Each function's schema as the state allows it; None where it cannot be called."""
+        is_evicted = cache(self._is_anything_evicted)  # two functions ask, the database is asked once
         return {
             "send_message": lambda: _object(message=_text(_MESSAGE_CHARACTERS)),
             "core_memory_append": self._append_schema,
             "core_memory_replace": self._replace_schema,
-            "conversation_search": lambda: self._if_evicted(
-                _object(query=_text(_QUERY_CHARACTERS), page=_page(self._pages.recall))
+            "conversation_search": lambda: (
+                _object(query=_text(_QUERY_CHARACTERS), page=_page(self._pages.recall)) if is_evicted() else None
             ),
-            "conversation_search_date": lambda: self._if_evicted(
-                _object(
-                    start_date={"type": "string", "format": "date"},
-                    end_date={"type": "string", "format": "date"},
-                    page=_page(self._pages.dates),
-                )
-            ),
+            "conversation_search_date": lambda: self._dates_schema() if is_evicted() else None,
             "archival_memory_insert": lambda: _object(content=_text(_NOTE_CHARACTERS)),
             "archival_memory_search": self._archival_schema,
             "pause_heartbeats": self._pause_schema,
@@ -173,7 +172,7 @@ class MemoryFunctions:
             for message in queue[: len(queue) // 2 + 1]
             if message.kind == "user_message"
             for sentence in statements(message.text)
-            if len(sentence) <= _FACT_CHARACTERS and can_write(self._tokenizer, sentence)
+            if len(sentence) <= _FACT_CHARACTERS and self._can_write(sentence)
         )
         return [sentence for sentence in sentences if not any(says(line, sentence) for line in known)][:_MOST_SAID]
 
@@ -202,7 +201,7 @@ class MemoryFunctions:
 
     def _writable_lines(self, block: Block) -> list[str]:
         """The block's lines that the model's vocabulary can spell: one it cannot would be a dead end of the grammar."""
-        return [line for line in dict.fromkeys(block.lines) if can_write(self._tokenizer, line)]
+        return [line for line in dict.fromkeys(block.lines) if self._can_write(line)]
 
     def _archival_schema(self) -> Schema | None:
         if not self._archival.count():
@@ -214,10 +213,14 @@ class MemoryFunctions:
             return None
         return _object(minutes={"type": "integer", "minimum": 1, "maximum": 360})
 
-    def _if_evicted(self, schema: Schema) -> Schema | None:
-        """None while everything ever said is still in the window: there is nothing to search for."""
+    def _dates_schema(self) -> Schema:
+        day = {"type": "string", "format": "date"}
+        return _object(start_date=day, end_date=day, page=_page(self._pages.dates))
+
+    def _is_anything_evicted(self) -> bool:
+        """False while everything ever said is still in the window: there is nothing to search for."""
         spoken = sum(message.kind in SPOKEN_KINDS for message in self._visible())
-        return schema if self._recall.spoken_count() > spoken else None
+        return self._recall.spoken_count() > spoken
 
     # -- what they do --------------------------------------------------------------------------------------------
 

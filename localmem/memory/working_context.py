@@ -37,6 +37,8 @@ class WorkingContext(Mapping[str, str]):
         self._blocks = {block.label: block for block in blocks}
         self._tokenizer = tokenizer
         self._save = save
+        self._used: dict[str, int] = {}  # counted once a value: every step and every message asks
+        self._most: int | None = None
 
     def __getitem__(self, label: str) -> str:
         return self._blocks[label].value
@@ -59,7 +61,9 @@ class WorkingContext(Mapping[str, str]):
 
     def used(self, label: str) -> int:
         """Tokens the block's text takes."""
-        return count(self._tokenizer, self.block(label).value)
+        if label not in self._used:
+            self._used[label] = count(self._tokenizer, self.block(label).value)
+        return self._used[label]
 
     def room(self, label: str) -> int:
         """Tokens that still fit into the block."""
@@ -106,8 +110,10 @@ class WorkingContext(Mapping[str, str]):
 
     def most_tokens(self) -> int:
         """Tokens the rendering takes when every block is full; one written in another vocabulary may be over-full."""
-        empty = count(self._tokenizer, self._text(""))
-        return empty + sum(max(block.limit, self.used(block.label)) for block in self.blocks)
+        if self._most is None:
+            empty = count(self._tokenizer, self._text(""))
+            self._most = empty + sum(max(block.limit, self.used(block.label)) for block in self.blocks)
+        return self._most
 
     def _text(self, value: str | None) -> str:
         parts = ["Core memory, always before you:"]
@@ -133,6 +139,8 @@ class WorkingContext(Mapping[str, str]):
         changed = replace(block, value=value)
         self._save(changed)
         self._blocks[block.label] = changed
+        self._used.pop(block.label, None)
+        self._most = None
 
 
 def _with_line_replaced(text: str, old: str, new: str) -> str | None:

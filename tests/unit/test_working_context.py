@@ -189,3 +189,29 @@ def test_a_replacement_that_changes_nothing_is_refused():
     with pytest.raises(InvalidArguments, match="same as old_content"):
         blocks.replace("human", "Rex is three.", "Rex is three. ")
     assert saved == []
+
+
+def test_counts_follow_every_edit():
+    blocks, _ = context(Block("human", "", "abc", limit=40))
+    assert (blocks.used("human"), blocks.room("human")) == (3, 37)
+    blocks.append("human", "def")
+    assert (blocks.used("human"), blocks.room("human")) == (7, 33)
+    blocks.replace("human", "abc", "")
+    assert (blocks.used("human"), blocks.room("human")) == (3, 37)
+
+
+def test_room_for_core_memory_follows_limits_and_new_blocks():
+    blocks, _ = context(Block("human", "", "abc", limit=40))
+    before = blocks.most_tokens()
+    blocks.add(Block("human", "", "abc", limit=50))
+    assert blocks.most_tokens() == before + 10
+    blocks.add(Block("rules", "Obey.", limit=60))
+    assert blocks.most_tokens() == before + 10 + count(BYTES, "\n[rules] Obey.\n") + 60
+
+
+def test_refused_edit_changes_no_count():
+    blocks, _ = context(Block("human", "", "abc", limit=4))
+    assert blocks.used("human") == 3
+    with pytest.raises(WorkingContextFull):
+        blocks.append("human", "much too long")
+    assert (blocks.used("human"), blocks.room("human")) == (3, 1)
