@@ -231,7 +231,7 @@ class _Period:
     @property
     def edges(self) -> tuple[tuple[str, str], ...]:
         """What lies in the first and in the last UTC day, which the period may have in part."""
-        if self.first_day == self.last_day:
+        if self.first_day >= self.last_day:  # of one day, or of none: then it begins after its end
             return ((self.start, self.end),)
         return (self.start, f"{self.first_day}U"), (self.last_day, self.end)  # U: after every "...T" of that day
 

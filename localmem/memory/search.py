@@ -19,7 +19,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time, timedelta
 from typing import Generic, Literal, Protocol, TypeVar
 
@@ -32,8 +32,8 @@ MEANING_FLOOR = 0.30
 MEANING_LIMIT = 50
 """How many hits by meaning alone a search may add: everything is somewhat near to everything."""
 
-CANDIDATES = 2_000
-"""Rows that one ranking reads at most: 2 ms of BM25, and 400 pages of five."""
+CANDIDATES = 1_000
+"""Rows that one ranking reads at most: a millisecond of BM25, and 200 pages of five."""
 
 FEW = 2_000
 """Rows of a narrow scope that are compared in meaning one by one; of a wider one the nearest are looked through."""
@@ -44,7 +44,9 @@ their ids, so what other agents said costs a search nothing."""
 
 RANK_CONSTANT = 60  # Cormack, Clarke and Büttcher, "Reciprocal Rank Fusion", 2009
 EXACT_WEIGHT = 3.0  # above the other two together: who asks for an identifier wants that one first
+LATEST_WEIGHT = 0.05  # below all that a ranking of CANDIDATES rows gives: 0.05 / 61 < 1 / 1060
 
+_ID_MASK = (1 << PLACE_BITS) - 1
 _QUERY_CHARS = 10_000
 _QUERY_WORDS = 64
 _NEEDLES = 24
@@ -167,7 +169,7 @@ def fused_search(query: str, scope: Scope, *, run: RunIds, nearest: Nearest | No
     by_exact, more_exact = _by_exact_words(words, query)
     by_words, more_words = _by_words(words, telling_words(query))
     by_parts, more_parts = _by_parts(_Index(f"{scope.store}_parts", scope, run), parts(query))
-    rankings = [(by_exact, EXACT_WEIGHT), *((ranking, 1.0) for ranking in (*by_words, by_parts))]
+    rankings = [(by_exact, EXACT_WEIGHT), *by_words, (by_parts, 1.0)]
     if nearest is not None:
         near = _near(query, scope, run, nearest)
         rankings.append(([item_id for item_id, _ in near], 1.0))
@@ -247,9 +249,9 @@ class _Index:
     scope: Scope
     run: RunIds
 
-    def newest(self, match: str, limit: int = CANDIDATES + 1) -> list[int]:
-        """Ids, newest first."""
-        return self._select(match, self.scope.first, "ORDER BY {0}.rowid DESC LIMIT ?", limit)
+    def newest(self, match: str) -> list[int]:
+        """Ids, newest first; one more than CANDIDATES shows that these are not all."""
+        return self._select(match, self.scope.first, "ORDER BY {0}.rowid DESC LIMIT ?", CANDIDATES + 1)
 
     def best(self, match: str, since_id: int | None = None) -> list[int]:
         """Ids from `since_id` on, best first."""
@@ -262,70 +264,84 @@ class _Index:
         return ids[0] if len(ids) == 2 else None
 
     def count(self, match: str) -> int:
-        """How many rows match, up to CANDIDATES + 1."""
-        sql, params = self._statement("1", match, self.scope.first, "LIMIT ?", CANDIDATES + 1)
+        """How many rows of the index match from the scope's first to its last, up to CANDIDATES + 1."""
+        every = replace(self, scope=replace(self.scope, narrowed=False, exclude=()))
+        sql, params = every._statement("1", match, self.scope.first, "LIMIT ?", CANDIDATES + 1)
         return self.run((f"SELECT COUNT(*) FROM ({sql})", params))[0]
 
     def _place(self, item_id: int) -> int:
         return self.scope.last >> PLACE_BITS << PLACE_BITS | item_id
 
     def _select(self, match: str, first: int, order: str, limit: int) -> list[int]:
-        return self.run(self._statement(f"{self.name}.rowid & {place(1, 0) - 1}", match, first, order, limit))
+        return self.run(self._statement(f"{self.name}.rowid & {_ID_MASK}", match, first, order, limit))
 
     def _statement(self, column: str, match: str, first: int, order: str, limit: int) -> Statement:
         scope, name = self.scope, self.name
-        id_of = f"{name}.rowid & {place(1, 0) - 1}"
-        tables = f"{name} CROSS JOIN {scope.store} t ON t.id = {id_of}" if scope.narrowed else name
-        terms, params = f"{name} MATCH ? AND {name}.rowid BETWEEN ? AND ?", (match, first, scope.last)
+        item_id = f"{name}.rowid & {_ID_MASK}"
+        tables, terms = name, [f"{name} MATCH ?", f"{name}.rowid BETWEEN ? AND ?"]
+        params: list[object] = [match, first, scope.last]
         if scope.exclude:
-            terms, params = f"{terms} AND {id_of} NOT IN (SELECT value FROM json_each(?))", (*params, _json(scope))
+            terms.append(f"{item_id} NOT IN (SELECT value FROM json_each(?))")
+            params.append(json.dumps(list(scope.exclude)))
         if scope.narrowed:
-            terms, params = f"{terms} AND {scope.where}", (*params, *scope.params)
-        return f"SELECT {column} FROM {tables} WHERE {terms} {order.format(name)}", (*params, limit)
-
-
-def _json(scope: Scope) -> str:
-    return json.dumps(sorted(scope.exclude))
+            tables += f" CROSS JOIN {scope.store} t ON t.id = {item_id}"
+            terms.append(scope.where)
+            params += scope.params
+        sql = f"SELECT {column} FROM {tables} WHERE {' AND '.join(terms)} {order.format(name)}"
+        return sql, (*params, limit)
 
 
 def _by_exact_words(index: _Index, query: str) -> tuple[list[int], bool]:
     """Ids of the rows with the query's words in a row or with one of its identifiers, best first."""
     match = exact_query(query)
     newest = index.newest(match) if match else []
-    if not newest or _is_all_stop_words(query):
+    if not newest or _are_stop_words(_words(query)):
         return newest[:CANDIDATES], len(newest) > CANDIDATES
     return index.best(match, newest[:CANDIDATES][-1]), len(newest) > CANDIDATES
 
 
-def _by_words(index: _Index, words: Sequence[str]) -> tuple[list[list[int]], bool]:
-    """Rankings of the rows with any of the words."""
+def _by_words(index: _Index, words: Sequence[str]) -> tuple[list[tuple[list[int], float]], bool]:
+    """Rankings of the rows with any of the words, and their weights."""
     if not words:
         return [], False
-    if index.cut(words_query(words)) is None:
-        return [index.best(words_query(words))], False
+    match = words_query(words)
+    cut = index.cut(match)
+    if cut is None:
+        return [(index.best(match), 1.0)], False
+    if _are_stop_words(words):  # what half of all rows have ranks nothing
+        return [(index.newest(_all_of(words)), 1.0), (index.newest(match), LATEST_WEIGHT)], True
     rare, common = _rare_and_common(index, words)
-    rankings: list[list[int]] = []
     if rare:
-        driving = words_query(rare)
-        # FTS5 has no optional words: said twice, the rare ones bring the rows and the common ones count where they are.
-        rankings.append(index.best(f"({driving}) AND ({driving} OR {words_query(common)})"))
+        latest = index.newest(words_query(common))
+        rankings = [(index.best(_with_optional(rare, common)), 1.0), (latest, LATEST_WEIGHT)]
+    else:
+        rankings = [(index.best(match, cut), 1.0)]
     if len(common) > 1:
-        rankings.append(_best_of_newest(index, " AND ".join(_quoted(word) for word in common[:_TOGETHER])))
-    rankings.append(_best_of_newest(index, words_query(common)))
+        together = _all_of(common[:_TOGETHER])
+        rankings.append((index.best(together, index.cut(together)), 1.0))
     return rankings, True
 
 
+def _all_of(words: Iterable[str]) -> str:
+    return " AND ".join(_quoted(word) for word in words)
+
+
+def _with_optional(needed: Sequence[str], optional: Sequence[str]) -> str:
+    """A query for rows with any of `needed`, ranked by `optional` too."""
+    # FTS5 has no optional words: said twice, the needed ones bring the rows and the others count where they are.
+    return f"({words_query(needed)}) AND ({words_query(needed)} OR {words_query(optional)})"
+
+
 def _rare_and_common(index: _Index, words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The rarest words, as many as have at most CANDIDATES rows together, and the others; both rarest first."""
+    """The rarest words, as many as have at most CANDIDATES rows together, and the others; both rarest first.
+
+    A word that no row has is neither.
+    """
     counts = {word: index.count(_quoted(word)) for word in words}
     rarest_first = sorted(words, key=counts.__getitem__)
     sums = itertools.accumulate(counts[word] for word in rarest_first)
     rare = sum(rows <= CANDIDATES for rows in sums)
-    return rarest_first[:rare], rarest_first[rare:]
-
-
-def _best_of_newest(index: _Index, match: str) -> list[int]:
-    return index.best(match, index.cut(match))
+    return [word for word in rarest_first[:rare] if counts[word]], rarest_first[rare:]
 
 
 def _by_parts(index: _Index, needles: Sequence[str]) -> tuple[list[int], bool]:
@@ -336,7 +352,7 @@ def _by_parts(index: _Index, needles: Sequence[str]) -> tuple[list[int], bool]:
     for needle in common:  # beside a rare one, or all together, they count in older rows too
         if rare:
             rows[needle].update(index.newest(f"({words_query(rare)}) AND {_quoted(needle)}"))
-    together = index.newest(" AND ".join(_quoted(needle) for needle in common)) if len(common) > 1 else []
+    together = index.newest(_all_of(common)) if len(common) > 1 else []
     held = Counter(
         item_id for needle in needles for item_id in rows[needle].union(together if needle in common else ())
     )
@@ -392,8 +408,8 @@ def _is_identifier(word: str) -> bool:
     return len(word) >= 4 and any(c.isdigit() for c in word)
 
 
-def _is_all_stop_words(query: str) -> bool:
-    return all(word.lower() in STOP_WORDS for word in _words(query))
+def _are_stop_words(words: Iterable[str]) -> bool:
+    return all(word.lower() in STOP_WORDS for word in words)
 
 
 def _pairs(run: str) -> list[str]:

@@ -338,17 +338,18 @@ _INITIAL_SCHEMA: tuple[str, ...] = (
         started_at TEXT NOT NULL
     )""",
     "CREATE INDEX step_by_agent ON step(agent_id, id)",
+    # The texts stand last: what a search looks up of a row is found without reading through them.
     f"""CREATE TABLE message (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         {_OWNER},
         step_id INTEGER REFERENCES step(id) ON DELETE SET NULL,
         role TEXT NOT NULL,
         kind TEXT NOT NULL,
+        tokens INTEGER NOT NULL,
+        created_at TEXT NOT NULL,
         text TEXT NOT NULL,
         content TEXT NOT NULL,
-        tokens INTEGER NOT NULL,
-        token_ids BLOB,
-        created_at TEXT NOT NULL
+        token_ids BLOB
     )""",
     f"CREATE INDEX message_spoken ON message(agent_id, id) WHERE {SPOKEN}",
     f"CREATE INDEX message_spoken_by_time ON message(agent_id, created_at) WHERE {SPOKEN}",

@@ -8,6 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from localmem.memory.archival import Archival, split_text
+from localmem.memory.search import CANDIDATES
 from localmem.storage.agent_store import AgentStore
 from localmem.storage.database import Database
 from localmem.storage.embedder import HashEmbedder
@@ -263,3 +264,27 @@ def test_splitting_keeps_sentences_paragraphs_and_headings_whole():
 def test_splitting_into_nothing_is_a_mistake():
     with pytest.raises(ValueError, match="max_chars"):
         split_text("a", max_chars=0)
+
+
+def test_deletion_leaves_nothing_in_any_index(archival, database):
+    stored = archival.insert("my dog 喝茶 🎉", now=NOW)
+    assert archival.search("喝茶").total == 1
+
+    archival.delete(stored.id)
+
+    assert [archival.search(query).total for query in ("dog", "喝茶", "🎉")] == [0, 0, 0]
+    assert database.scalar("SELECT COUNT(*) FROM passage_fts WHERE passage_fts MATCH 'dog'") == 0
+    assert database.scalar("SELECT COUNT(*) FROM passage_parts WHERE passage_parts MATCH '喝茶'") == 0
+
+
+def test_many_passages_of_a_word_say_that_there_are_more(database):
+    archival = Archival(database, 1, None, None)
+    first = archival.insert("the dog of the lighthouse", now=NOW)
+    with database.transaction():
+        archival.insert_many(["a dog"] * (CANDIDATES + 1), source="a.md", now=NOW)
+
+    page = archival.search("dog lighthouse")
+
+    assert (page.items[0].id, page.total, page.more) == (first.id, CANDIDATES + 2, True)
+    assert archival.search("dog", source="a.md").more
+    assert archival.search("lighthouse", source="a.md").total == 0

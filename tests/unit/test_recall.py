@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from localmem.kernel.messages import Message
 from localmem.memory.recall import Recall
+from localmem.memory.search import CANDIDATES
 from localmem.storage.agent_store import AgentStore
 from localmem.storage.database import Database
 from localmem.storage.embedder import HashEmbedder
@@ -273,3 +274,180 @@ def test_a_killed_session_is_found_by_the_next(tmp_path):
         say(Recall(database, 1, HashEmbedder(), tmp_path / "index"), "my dog")
     with Database(tmp_path / "a.db") as database:
         assert texts(Recall(database, 1, HashEmbedder(), tmp_path / "index").search("dog")) == ["my dog"]
+
+
+def say_often(recall, *repeated, times=CANDIDATES + 100):
+    """More rows than a ranking reads, all in one transaction."""
+    with recall._database.transaction():
+        return say(recall, *repeated * times)
+
+
+@pytest.fixture
+def wordy(database):
+    return Recall(database, 1, None, None)
+
+
+def test_a_total_that_is_not_exact_says_so(wordy):
+    say_often(wordy, "the dog barks")
+
+    common, exact = wordy.search("dog"), wordy.search("")
+
+    assert (common.total, common.more) == (CANDIDATES, True)
+    assert (exact.total, exact.more) == (CANDIDATES + 100, False)
+    assert len(wordy.search("dog", page=common.pages - 1).items) == 5
+    assert wordy.search("dog", page=common.pages).items == ()
+
+
+def test_a_total_that_is_exact_does_not_say_otherwise(wordy):
+    say_often(wordy, "the dog barks", times=CANDIDATES)
+
+    assert (wordy.search("dog").total, wordy.search("dog").more) == (CANDIDATES, False)
+
+
+def test_an_old_phrase_comes_before_a_thousand_newer_words(wordy):
+    first = say(wordy, "we saw the brown dog of Ana")[0]
+    say_often(wordy, "the dog was brown", "a brown cat")
+
+    assert wordy.search("brown dog of Ana").items[0].id == first
+
+
+def test_a_rare_word_brings_its_rows_however_old_and_common_the_others_are(wordy):
+    old = say(wordy, "the dog at the lighthouse", "a lighthouse")
+    say_often(wordy, "the dog barks")
+
+    page = wordy.search("was the dog near a lighthouse")
+
+    assert {found.id for found in page.items[:2]} == set(old)  # and not one of them beside a newer dog
+    assert (page.total, page.more) == (CANDIDATES + 3, True)
+
+
+def test_common_words_together_are_found_however_old(wordy):
+    old = say(wordy, "the cat and our dog, said bea, are friends")[0]
+    say_often(wordy, "the dog barks", "the cat sleeps")
+
+    assert wordy.search("dog cat").items[0].id == old
+
+
+def test_pages_of_common_words_do_not_overlap(wordy):
+    say(wordy, "a dog at the lighthouse")
+    say_often(wordy, "the dog barks", "the cat sleeps")
+
+    first = wordy.search("dog cat lighthouse", page_size=50)
+    pages = [first, *(wordy.search("dog cat lighthouse", page=page, page_size=50) for page in range(1, first.pages))]
+
+    ids = [found.id for page in pages for found in page.items]
+    assert len(ids) == len(set(ids)) == first.total
+    assert {page.total for page in pages} == {first.total}
+
+
+def test_stop_words_of_a_thousand_rows_are_found_newest_first(wordy):
+    last = say_often(wordy, "how are you")[-1]
+
+    page = wordy.search("how are you")
+
+    assert (page.items[0].id, page.more) == (last, True)
+
+
+def test_the_excluded_take_no_room_from_the_others(wordy):
+    ids = say_often(wordy, "the dog barks")
+
+    page = wordy.search("dog", exclude=ids[:100])
+
+    assert (page.total, page.more) == (CANDIDATES, False)
+    assert not {found.id for found in wordy.search("dog", page_size=CANDIDATES, exclude=ids[:100]).items} & set(
+        ids[:100]
+    )
+
+
+def test_what_others_said_makes_no_word_common(wordy, database):
+    own = say(wordy, "my dog")
+    say_often(Recall(database, 2, None, None), "the dog barks")
+
+    page = wordy.search("dog")
+
+    assert ([found.id for found in page.items], page.total, page.more) == (own, 1, False)
+
+
+def test_common_words_are_found_within_dates(wordy):
+    wordy.insert(message("a dog long ago", at=NOW - timedelta(days=400)))
+    say_often(wordy, "the dog barks")
+    wordy.insert(message("a dog told of late", at=NOW - timedelta(days=399)))
+
+    page = wordy.search("dog", until=NOW.date() - timedelta(days=300))
+
+    assert sorted(texts(page)) == ["a dog long ago", "a dog told of late"]
+    assert (page.total, page.more) == (2, False)
+
+
+def test_old_parts_of_unspaced_scripts_are_found_behind_a_common_one(wordy):
+    first, second = say(wordy, "我喜欢喝茶", "他喝茶")
+    say_often(wordy, "我喜欢")
+
+    page = wordy.search("我喜欢喝茶")
+
+    assert [found.id for found in page.items[:1]] == [first]
+    assert page.more
+    assert second not in {found.id for found in wordy.search("喜欢", page_size=2_000).items}
+
+
+def test_single_characters_and_symbols_are_found(recall):
+    say(recall, "我喜欢喝茶", "cake 🎉🎂", "I ❤️ tea")
+
+    assert texts(recall.search("茶")) == ["我喜欢喝茶"]
+    assert texts(recall.search("🎂")) == ["cake 🎉🎂"]
+    assert texts(recall.search("❤️")) == ["I ❤️ tea"]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(-80, 80), max_size=20), st.integers(-4, 4), st.integers(-4, 4))
+def test_totals_of_days_are_the_truth(hours, since, until):
+    with Database(":memory:") as database:
+        AgentStore(database).create("ana", model="", now=NOW)
+        recall = Recall(database, 1, None, None)
+        moments = [recall.insert(message("dog", at=NOW + timedelta(hours=hour))).created_at for hour in hours]
+        first, last = NOW.date() + timedelta(days=since), NOW.date() + timedelta(days=until)
+        page = recall.between(first, last, 0, 99)
+        with_words = recall.search("dog", since=first, until=last, page_size=99)
+
+    inside = sorted(moment for moment in moments if first <= moment.astimezone().date() <= last)
+    assert [found.created_at for found in page.items] == inside
+    assert page.total == with_words.total == len(inside)
+    assert recall_ids(page) == recall_ids(with_words)
+
+
+def recall_ids(page):
+    return sorted(found.id for found in page.items)
+
+
+def test_deletion_leaves_nothing_in_any_index(recall, database):
+    say(recall, "my dog", "我喜欢喝茶 🎉")
+    recall.insert(message("dog: 喝茶", kind="result", role="function"))
+    recall.search("dog")
+
+    database.execute("DELETE FROM message")
+
+    assert (recall.spoken_count(), recall.search("dog").total, recall.search("喝茶").total) == (0, 0, 0)
+    assert recall.between(None, None).total == 0
+    assert database.scalar("SELECT COUNT(*) FROM embedding") == 0
+    assert database.scalar("SELECT COUNT(*) FROM message_fts WHERE message_fts MATCH 'dog OR 我喜欢喝茶'") == 0
+    assert database.scalar("SELECT COUNT(*) FROM message_parts WHERE message_parts MATCH '喝茶 OR 🎉'") == 0
+
+
+def test_a_changed_text_is_found_by_its_new_words_only(recall, database):
+    say(recall, "my dog 喝茶")
+
+    database.execute("UPDATE message SET text = 'a cat 東京'")
+
+    assert [recall.search(query).total for query in ("dog", "喝茶", "cat", "東京")] == [0, 0, 1, 1]
+
+
+def test_meaning_keeps_to_wide_dates_too(database):
+    recall = Recall(database, 1, HashEmbedder(16), None)
+    with database.transaction():
+        say(recall, *["weather"] * 2_100)
+        old = recall.insert(message("dogs", at=NOW - timedelta(days=9)))
+
+    page = recall.search("dog's weather", since=NOW.date(), page_size=3_000)
+
+    assert old.id not in recall_ids(page)
+    assert page.total >= CANDIDATES
