@@ -113,17 +113,17 @@ def test_allowed_ids_are_ranked_and_no_others(count):
     assert index.search(vectors[0], 10, allowed=[]) == []
 
 
-def test_wide_filters_go_through_the_graph():
-    vectors = vectors_of(4_000)
+@pytest.mark.parametrize("count", [20, 4_000])
+def test_what_is_within_is_picked_from_the_nearest(count):
+    vectors = vectors_of(count)
     index = VectorIndex(None, DIMENSION, "hash", exact_limit=LIMIT)
-    index.add(range(4_000), vectors)
-    even = range(0, 4_000, 2)
+    index.add(range(count), vectors)
 
-    found = ids(index.search(vectors[0], 10, allowed=range(0, 4_000)[:3_000]))
+    found = ids(index.search(vectors[10], 5, within=lambda near: [i for i in near if i % 2 == 0], exclude=[10]))
 
-    assert set(found) <= set(range(3_000))
-    assert len(found) == 10
-    assert ids(index.search(vectors[10], 1, allowed=even)) == [10]
+    assert len(found) == 5
+    assert all(item_id % 2 == 0 and item_id != 10 for item_id in found)
+    assert index.search(vectors[10], 5, within=lambda _: []) == []
 
 
 def test_an_empty_index_finds_nothing(path, database):
@@ -175,6 +175,36 @@ def test_an_id_used_again_after_a_rollback_has_its_new_vector(path, database):
     index.sync(database, "passage", 1)
 
     assert index.search(vectors[1], 1) == [(1, pytest.approx(1.0))]
+
+
+def test_an_undone_transaction_it_did_not_read_costs_it_nothing(database, path):
+    vectors = vectors_of(4)
+    put(database, vectors[:2])
+    index = opened(path, database)
+
+    def fail():
+        with database.transaction():
+            put(database, vectors[2:3], first=3)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    put(database, vectors[3:], first=3)
+    index.sync(database, "passage", 1)
+
+    assert index.search(vectors[3], 1) == [(3, pytest.approx(1.0))]
+    assert len(index) == 3
+
+
+def test_sync_finds_what_was_added_below_the_newest(database, path):
+    vectors = vectors_of(3)
+    put(database, vectors[:1], first=9)
+    index = opened(path, database)
+    put(database, vectors[1:], first=1)
+
+    index.sync(database, "passage", 1)
+
+    assert ids(index.search(vectors[2], 1)) == [2]
 
 
 @pytest.fixture
