@@ -81,7 +81,9 @@ class Recall:
 
     def count(self) -> int:
         """All messages, of every kind."""
-        return self._database.scalar("SELECT COUNT(*) FROM message WHERE agent_id = ?", (self._agent_id,))
+        return self._database.scalar(
+            "SELECT COALESCE(SUM(messages), 0) FROM message_day WHERE agent_id = ?", (self._agent_id,)
+        )
 
     def spoken_count(self) -> int:
         """The messages a search can find."""

@@ -354,23 +354,25 @@ _INITIAL_SCHEMA: tuple[str, ...] = (
     f"CREATE INDEX message_spoken ON message(agent_id, id) WHERE {SPOKEN}",
     f"CREATE INDEX message_spoken_by_time ON message(agent_id, created_at) WHERE {SPOKEN}",
     "CREATE INDEX message_by_step ON message(step_id)",
-    # What was said on each day, in UTC: how much, and between which ids. Counts and dates of a million messages
-    # are read from here. After a deletion the ids may be wider than what is left, never narrower.
+    # The messages of each day, in UTC: how many, how many of them were said, and between which ids. Counts and dates
+    # of a million messages are read from here. After a deletion the ids may be wider than what is left, not narrower.
     f"""CREATE TABLE message_day (
         {_OWNER},
         day TEXT NOT NULL,
+        messages INTEGER NOT NULL,
         spoken INTEGER NOT NULL,
         first_id INTEGER NOT NULL,
         last_id INTEGER NOT NULL,
         PRIMARY KEY (agent_id, day)
     ) WITHOUT ROWID""",
-    f"""CREATE TRIGGER message_day_inserted AFTER INSERT ON message WHEN new.{SPOKEN} BEGIN
-        INSERT INTO message_day VALUES (new.agent_id, substr(new.created_at, 1, 10), 1, new.id, new.id)
-        ON CONFLICT DO UPDATE SET spoken = spoken + 1,
+    f"""CREATE TRIGGER message_day_inserted AFTER INSERT ON message BEGIN
+        INSERT INTO message_day
+        VALUES (new.agent_id, substr(new.created_at, 1, 10), 1, new.{SPOKEN}, new.id, new.id)
+        ON CONFLICT DO UPDATE SET messages = messages + 1, spoken = spoken + excluded.spoken,
             first_id = min(first_id, excluded.first_id), last_id = max(last_id, excluded.last_id);
     END""",
-    f"""CREATE TRIGGER message_day_deleted AFTER DELETE ON message WHEN old.{SPOKEN} BEGIN
-        UPDATE message_day SET spoken = spoken - 1
+    f"""CREATE TRIGGER message_day_deleted AFTER DELETE ON message BEGIN
+        UPDATE message_day SET messages = messages - 1, spoken = spoken - (old.{SPOKEN})
         WHERE agent_id = old.agent_id AND day = substr(old.created_at, 1, 10);
     END""",
     f"""CREATE TABLE queue (

@@ -63,6 +63,16 @@ def test_counts(recall):
     recall.insert(message("core memory", kind="result", role="function"))
 
     assert (recall.count(), recall.spoken_count()) == (3, 2)
+    assert Recall(recall._database, 2, None, None).count() == 0
+
+
+def test_counts_follow_deletions(recall, database):
+    say(recall, "a", "b", "c")
+    recall.insert(message("core memory", kind="result", role="function"))
+
+    database.execute("DELETE FROM message WHERE text IN ('a', 'core memory')")
+
+    assert (recall.count(), recall.spoken_count(), recall.between(None, None).total) == (2, 2, 2)
 
 
 def test_total_counts_all_hits_and_not_the_page(recall):  # D1
