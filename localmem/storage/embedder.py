@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from localmem.errors import LocalmemError
 from localmem.memory.search import STOP_WORDS
+from localmem.storage.background import BackgroundWork
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -50,10 +51,14 @@ class Embedder(Protocol):
         """Unit rows, shape (len(texts), dimension)."""
         ...
 
+    def load_in_background(self) -> None:
+        """Begin now what the first use would have to wait for; gives back at once. A second call does nothing."""
+        ...
+
 
 class SentenceTransformerEmbedder:
     """A sentence-transformers model from a folder or an installed package; loaded at the first use, in
-    seconds.
+    seconds, or before it by `load_in_background`.
 
     Texts longer than the model reads (256 word pieces for the default) are cut by it. Raises LocalmemError
     when the model is not on this computer: at once when there are no files, at the first use when they cannot
@@ -64,6 +69,7 @@ class SentenceTransformerEmbedder:
         self._folder = _model_folder(name)
         self._name = name if name in _PACKAGES else self._folder.name
         self._model: SentenceTransformer | None = None
+        self._loading: BackgroundWork[SentenceTransformer] | None = None
         self._lock = threading.Lock()
 
     @property
@@ -92,7 +98,24 @@ class SentenceTransformerEmbedder:
             )
         return np.asarray(rows, np.float32)
 
+    def load_in_background(self) -> None:
+        """Begin to load on a thread of low priority. Only the first use waits for it, and raises what went wrong.
+
+        Until it is done Hugging Face's libraries are offline for the whole process.
+        """
+        if not self._lock.acquire(blocking=False):
+            return  # somebody is loading or using it
+        try:
+            if self._model is None and self._loading is None:
+                self._loading = BackgroundWork(lambda: _load(self._folder), name="embedder")
+        finally:
+            self._lock.release()
+
     def _loaded(self) -> SentenceTransformer:
+        if self._loading is not None:
+            self._loading.wait()  # Ctrl-C comes out of here, and the next use waits again
+            loading, self._loading = self._loading, None  # after an error the next use tries again
+            self._model = loading.result()
         if self._model is None:
             self._model = _load(self._folder)
         return self._model
@@ -122,6 +145,9 @@ class HashEmbedder:
         for row, text in zip(rows, texts, strict=True):
             row[:] = self._sum_of(_stems(text))
         return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+    def load_in_background(self) -> None:
+        """There is nothing to load."""
 
     def _sum_of(self, stems: Sequence[str]) -> NDArray[np.float32]:
         total = np.sum([self._direction(stem) for stem in stems], axis=0)
@@ -180,23 +206,16 @@ def _load(folder: Path) -> SentenceTransformer:
 @contextmanager
 def _offline() -> Generator[None]:
     """Hugging Face's libraries may not reach for the network in here."""
-    # Imported first: it reads the variable once, and would keep the whole process offline, downloads of
-    # models too.
+    # What its functions, and transformers at its import, look at. The environment is left alone: while this runs in
+    # the background, llama.cpp may be reading it.
     import huggingface_hub.constants as hub
 
-    names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-    before, hub_before = {name: os.environ.get(name) for name in names}, hub.HF_HUB_OFFLINE
-    os.environ.update(dict.fromkeys(names, "1"))
-    hub.HF_HUB_OFFLINE = True  # pyright: ignore[reportConstantRedefinition]  # what its functions read
+    before = hub.HF_HUB_OFFLINE
+    hub.HF_HUB_OFFLINE = True  # pyright: ignore[reportConstantRedefinition]
     try:
         yield
     finally:
-        hub.HF_HUB_OFFLINE = hub_before  # pyright: ignore[reportConstantRedefinition]
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        hub.HF_HUB_OFFLINE = before  # pyright: ignore[reportConstantRedefinition]
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -98,5 +99,59 @@ def test_loading_asks_no_network_says_nothing_and_leaves_no_trace():
     kept_out = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
     environment = {name: value for name, value in os.environ.items() if name not in kept_out}
     done = subprocess.run([sys.executable, "-c", OFFLINE], capture_output=True, text=True, check=False, env=environment)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_loading_in_the_background_changes_nothing_but_when(minilm):
+    embedder = SentenceTransformerEmbedder()
+
+    embedder.load_in_background()
+    embedder.load_in_background()
+    loading = [thread for thread in threading.enumerate() if thread.name == "embedder"]
+    rows = embedder.embed(["a dog"])
+    embedder.load_in_background()
+
+    assert len(loading) == 1
+    assert embedder.dimension == 384
+    np.testing.assert_array_equal(rows, minilm.embed(["a dog"]))
+
+
+def test_an_error_in_the_background_is_raised_where_the_embedder_is_needed(tmp_path, capfd):
+    (tmp_path / "modules.json").write_text("[")
+    embedder = SentenceTransformerEmbedder(str(tmp_path))
+
+    embedder.load_in_background()
+    with pytest.raises(LocalmemError, match="cannot load"):
+        embedder.embed(["a dog"])
+    with pytest.raises(LocalmemError, match="cannot load"):
+        _ = embedder.dimension
+
+    assert "modules.json" not in capfd.readouterr().err
+
+
+def test_there_is_nothing_to_load_for_hashes():
+    embedder = HashEmbedder()
+    embedder.load_in_background()
+    assert embedder.embed(["a dog"]).shape == (1, 64)
+
+
+EXIT = """
+import sys, threading, time
+from localmem.storage.embedder import SentenceTransformerEmbedder
+SentenceTransformerEmbedder().load_in_background()
+while not {moment} and threading.active_count() > 1:
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize(
+    "moment",
+    ["True", "'torch' in sys.modules", "hasattr(sys.modules.get('sentence_transformers'), 'SentenceTransformer')"],
+    ids=["at once", "in torch", "in the weights"],
+)
+def test_a_process_that_ends_while_it_loads_ends_cleanly(moment):
+    code = EXIT.format(moment=moment)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
