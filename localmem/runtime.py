@@ -15,6 +15,7 @@ from localmem.backend.base import Backend, Sampling
 from localmem.backend.constraint import GuidanceEngine
 from localmem.backend.llama import LlamaBackend, LlamaOptions
 from localmem.backend.llama_library import open_vocabulary
+from localmem.backend.snapshots import forget
 from localmem.calls.chat_format import probe, with_bos
 from localmem.calls.examples import read_examples
 from localmem.calls.frame import Frame
@@ -33,6 +34,9 @@ from localmem.storage.embedder import Embedder, HashEmbedder, SentenceTransforme
 from localmem.storage.lock import agent_lock
 
 logger = logging.getLogger(__name__)
+
+SNAPSHOTS = "snapshots"
+"""The folder in the home directory."""
 
 Clock = Callable[[], datetime]
 
@@ -82,7 +86,16 @@ def load_backend(settings: Settings, *, counting_only: bool = False) -> LlamaBac
     return LlamaBackend(
         path,
         window=settings.window or card.context_window,
-        options=LlamaOptions(threads=settings.threads, gpu_layers=settings.gpu_layers),
+        options=LlamaOptions(
+            threads=settings.threads,
+            gpu_layers=settings.gpu_layers,
+            type_k=settings.type_k,
+            type_v=settings.type_v,
+            flash_attention=settings.flash_attention,
+            kv_shift=settings.kv_shift,
+            snapshots=settings.home / SNAPSHOTS,
+            snapshot_bytes=settings.snapshots_mb * 1_000_000,
+        ),
         chat_template=card.chat_template,
         counting_only=counting_only,
     )
@@ -208,7 +221,18 @@ def _assemble(
         archival=archival,
         options=_options(settings, backend.window),
         now=now,
+        owner=_owner(database, row.id),
     )
+
+
+def _owner(database: Database, agent_id: int) -> str:
+    """Whose the snapshots of a window are, over all databases; "" where nothing is to be kept."""
+    return "" if database.in_memory else f"{database.path.absolute()}#{agent_id}"
+
+
+def forget_snapshots(database: Database, agent_id: int, settings: Settings) -> None:
+    """Delete what models have read of an agent's window."""
+    forget(settings.home / SNAPSHOTS, _owner(database, agent_id))
 
 
 def _storages(
@@ -226,6 +250,7 @@ def _options(settings: Settings, window: int) -> AgentOptions:
         budget=Budget(window, settings.reserve, settings.warning, settings.flush, settings.evict),
         instructions=_prompt("system.md"),
         summary_instructions=_prompt("summary.md"),
+        summary_request=_prompt("summary_request.md"),
         declarations=load_declarations(grammars / "memgpt.json"),
         frames={name: Frame(**frame) for name, frame in frames.items()},
         examples=read_examples(_prompt("examples.toml")) if card.profile.examples else (),
@@ -235,6 +260,7 @@ def _options(settings: Settings, window: int) -> AgentOptions:
         max_steps=settings.max_steps,
         max_tokens_per_event=settings.max_tokens_per_event,
         sampling=_sampling(settings, card.sampling),
+        idle=settings.idle,
     )
 
 

@@ -77,6 +77,7 @@ def make_agent(
         "budget": budget or Budget(backend.window, reserve),
         "instructions": "You are an assistant.",
         "summary_instructions": "Summarise in {words} words.",
+        "summary_request": "Sum up in {words} words.",
         "declarations": declarations(),
         "frames": frames(),
         "summary_tokens": 200,

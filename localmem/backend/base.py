@@ -86,8 +86,8 @@ class Backend(Protocol):
         """
         ...
 
-    def keep(self, *, owner: str, prefix: int = 0) -> None:
-        """Write main to disk as `owner`'s, and its first `prefix` tokens for agents that begin alike."""
+    def keep(self, *, owner: str, static_tokens: int = 0) -> None:
+        """Write main to disk as `owner`'s, and its first `static_tokens` for every agent, where that is not done."""
         ...
 
     def write_grammar(self, grammar: CallGrammar) -> str:

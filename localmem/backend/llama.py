@@ -13,7 +13,9 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,10 @@ from localmem.backend.constraint import Constraint, GuidanceEngine, Logits
 from localmem.backend.decode_loop import DecodeLoop, closing_tokens
 from localmem.backend.kv_cache import KVCache
 from localmem.backend.kv_cache import Sequence as CacheSequence
-from localmem.backend.llama_library import DecodeAborted, LlamaContext, LlamaModel, NoRoom
+from localmem.backend.llama_library import DecodeAborted, LlamaContext, LlamaModel, NoRoom, gpu_free_bytes
+from localmem.backend.placement import ALL_LAYERS, layers_on_gpu
+from localmem.backend.snapshots import SnapshotStore
+from localmem.backend.threads import LEAST_BATCH, Kind, ThreadGovernor, candidates
 from localmem.backend.tokenizer import Attribute, build_tokenizer
 from localmem.calls.grammar import CallGrammar
 from localmem.calls.prompt import Prompt
@@ -36,6 +41,9 @@ logger = logging.getLogger(__name__)
 _SIDE_TOKENS = 2048
 """KV cells beside the window: for a fork, and for a window that is read ahead."""
 
+_LEAST_SNAPSHOT = 128  # tokens: fewer are read as fast as a file
+_STATIC_OWNER = "static prefix"
+_GPU_BUFFER_BYTES = 500_000_000  # KV cache and compute buffers of a small model at 4,096 tokens, generously
 _AHEAD_MARGIN = 512  # cells a turn may need while a window is read ahead
 _READ_CHUNK = 128
 """Tokens read at once. llama.cpp looks at the cancellation between two operations of its graph; a chunk this small
@@ -47,11 +55,13 @@ class LlamaOptions:
     """How llama.cpp is run; the values are those of the settings of the same names."""
 
     threads: int = 0  # 0: a probe of a few tokens chooses
-    gpu_layers: int = 0
+    gpu_layers: int = ALL_LAYERS
     type_k: str = "f16"
     type_v: str = "f16"
     flash_attention: str = "auto"
     kv_shift: bool = False
+    snapshots: Path | None = None
+    snapshot_bytes: int = 0
 
 
 class LlamaBackend:
@@ -71,7 +81,8 @@ class LlamaBackend:
         counting_only: bool = False,
     ) -> None:
         self.options = options or LlamaOptions()
-        self._model = LlamaModel(path, gpu_layers=self.options.gpu_layers, vocabulary_only=counting_only)
+        layers = 0 if counting_only else _gpu_layers(self.options.gpu_layers, path)
+        self._model = LlamaModel(path, gpu_layers=layers, vocabulary_only=counting_only)
         self._lock = threading.RLock()
         vocabulary = self._model.vocabulary()
         metadata = self._model.metadata()
@@ -94,12 +105,16 @@ class LlamaBackend:
         self.cache = KVCache()
         self._context: LlamaContext | None = None
         self._engine: GuidanceEngine | None = None
-        self.threads = self.options.threads
+        self._snapshots: SnapshotStore | None = None
+        self._owner = ""
+        self.decode_seconds = 0.0
+        """Spent inside llama.cpp's decode since the model was loaded."""
+        self.threads = ThreadGovernor(reading=1, writing=1)
         if not counting_only:
             self._prepare(len(vocabulary.texts))
 
     def _prepare(self, vocabulary_size: int) -> None:
-        """What generating needs beyond counting: the constraint engine, the KV cache, threads."""
+        """What generating needs beyond counting: the constraint engine, the KV cache, its snapshots, threads."""
         self._engine = GuidanceEngine(self._model.vocabulary_handle, vocabulary_size)
         self._context = LlamaContext(
             self._model,
@@ -110,8 +125,27 @@ class LlamaBackend:
             flash_attention=self.options.flash_attention,
         )
         self.cache = KVCache(self._context, can_cut=self._model.keeps_every_token)
-        self.threads = self.threads or self._probe_threads(self._context)
-        self._context.set_threads(self.threads, self.threads)
+        self._snapshots = self._open_snapshots(self._context.n_ctx)
+        self.threads = self._probe_threads(self._context)
+        self._set_threads()
+
+    def _open_snapshots(self, n_ctx: int) -> SnapshotStore | None:
+        """None where none are wanted, and with a KV shift: what is only nearly the window must not be kept as it."""
+        if self.options.snapshots is None or self.options.kv_shift:
+            return None
+        parameters = {
+            "n_ctx": n_ctx,
+            "type_k": self.options.type_k,
+            "type_v": self.options.type_v,
+            "flash_attention": self.options.flash_attention,
+            "llama_cpp": version("llama-cpp-python"),
+        }
+        return SnapshotStore(
+            self.options.snapshots,
+            model=self.path,
+            parameters=parameters,
+            limit_bytes=self.options.snapshot_bytes,
+        )
 
     def complete(
         self,
@@ -127,13 +161,15 @@ class LlamaBackend:
     ) -> Completion:
         with self._lock, self._watching(cancellation):
             self._check_room(prompt, max_tokens, sequence)
-            constraint = None if grammar is None else self._constraint(grammar)
-            run = _Run(self, sequence)
+            constraint = None if grammar is None else self.constraint(grammar)
+            run = SequenceProcessor(self, sequence)
             loop = DecodeLoop(run, constraint, sampling, max_tokens, on_text=on_text, cancellation=cancellation)
             started = time.perf_counter()
             reused, read = 0, started
             try:
-                reused = self.cache.begin(prompt.ids, sequence)
+                if sequence == "main":
+                    self._take_over(prompt, owner)
+                reused = self._begin(prompt, sequence)
                 self._read((*prompt.ids, *loop.head), sequence)
                 read = time.perf_counter()
                 reason = loop.run()
@@ -159,6 +195,7 @@ class LlamaBackend:
 
     def read_ahead(self, prompt: Prompt, *, owner: str = "", cancellation: Cancellation | None = None) -> bool:
         with self._lock, self._watching(cancellation):
+            self._take_over(prompt, owner)
             new = prompt.tokens - self.cache.reusable(prompt.ids, "main")
             if new <= 1:
                 return True
@@ -171,7 +208,42 @@ class LlamaBackend:
                 return False
             return True
 
-    def keep(self, *, owner: str, prefix: int = 0) -> None: ...
+    def keep(self, *, owner: str, static_tokens: int = 0) -> None:
+        with self._lock:
+            if not owner or owner != self._owner:
+                return
+            self._save(owner, "main")
+            if self.cache.length("main") >= static_tokens > 0:
+                self.cache.begin((*self.cache.ids("main")[:static_tokens], -1), "side")  # -1: it is never read
+                self._save(_STATIC_OWNER, "side")
+                self.cache.drop("side")
+
+    def _save(self, owner: str, sequence: CacheSequence) -> None:
+        ids = self.cache.ids(sequence)
+        if self._snapshots is not None and len(ids) >= _LEAST_SNAPSHOT:
+            place = self.cache.place(sequence)
+            self._snapshots.save(owner, ids, lambda path: self._llama.save_sequence(path, place, ids))
+
+    def _take_over(self, prompt: Prompt, owner: str) -> None:
+        """Make main `owner`'s: save another's window first, and look on disk for what is not in the cache."""
+        if owner != self._owner:
+            self.keep(owner=self._owner)
+            self._owner = owner
+        if self._snapshots is None:
+            return
+        held = self.cache.reusable(prompt.ids, "main")
+        if prompt.tokens - held < _LEAST_SNAPSHOT:
+            return
+        snapshot = self._snapshots.best(prompt.ids, least=held + _LEAST_SNAPSHOT)
+        if snapshot is not None:
+            # What main holds agrees with less of the prompt than this, and llama.cpp needs the cells.
+            for sequence in ("main", "ahead", "side"):
+                self.cache.drop(sequence)
+            place = self.cache.place("main")
+            ids = self._snapshots.load(snapshot, lambda path: self._llama.load_sequence(path, place))
+            self.cache.loaded("main", ids)
+            if not ids:
+                self.cache.drop("main")
 
     def close(self) -> None:
         with self._lock:
@@ -201,7 +273,8 @@ class LlamaBackend:
                 "This is a defect of localmem: the queue manager must keep prompts inside the window.",
             )
 
-    def _constraint(self, grammar: CallGrammar) -> Constraint:
+    def constraint(self, grammar: CallGrammar) -> Constraint:
+        """A fresh matcher for one completion. Raises BackendError for a grammar that is not valid."""
         if self._engine is None:
             raise _not_open()
         return self._engine.start(self.write_grammar(grammar))
@@ -219,6 +292,16 @@ class LlamaBackend:
             if self._context is not None:
                 self._context.watch(None)
 
+    def _begin(self, prompt: Prompt, sequence: CacheSequence) -> int:
+        """Leave in a sequence the longest beginning of the prompt there is; gives the tokens that need no reading."""
+        moved = self.cache.set_aside(prompt.ids) if sequence == "main" and self.options.kv_shift else None
+        reused = self.cache.begin(prompt.ids, sequence)
+        if moved is None:
+            return reused
+        self._read(prompt.ids[: moved.at], sequence)
+        self.cache.attach(moved)
+        return reused + len(moved.ids)
+
     def _read(self, ids: Sequence[int], sequence: CacheSequence) -> None:
         """Read what a sequence does not hold of `ids`, which begin as it does."""
         for start in range(self.cache.length(sequence), len(ids), _READ_CHUNK):
@@ -227,6 +310,7 @@ class LlamaBackend:
     def feed(self, ids: Sequence[int], sequence: CacheSequence) -> None:
         """Read `ids` at the end of a sequence. Raises DecodeAborted when cancelled; then none of them was read."""
         length = self.cache.length(sequence)
+        started = time.perf_counter()
         try:
             try:
                 self._llama.decode(ids, position=length, sequence=self.cache.place(sequence))
@@ -240,6 +324,17 @@ class LlamaBackend:
             self.cache.truncate(sequence, length)
             raise
         self.cache.extend(sequence, ids)
+        self._watch_pace(len(ids), time.perf_counter() - started)
+
+    def _watch_pace(self, tokens: int, seconds: float) -> None:
+        self.decode_seconds += seconds
+        if tokens == 1 or tokens >= LEAST_BATCH:
+            kind: Kind = "writing" if tokens == 1 else "reading"
+            if self.threads.record(kind, seconds / tokens) is not None:
+                self._set_threads()
+
+    def _set_threads(self) -> None:
+        self._llama.set_threads(self.threads.reading, self.threads.writing)
 
     def logits(self) -> Logits:
         """The logits after the last token fed, every control token masked: text never holds one."""
@@ -248,20 +343,26 @@ class LlamaBackend:
             logits[self.control_tokens] = -np.inf
         return logits
 
-    def _probe_threads(self, context: LlamaContext) -> int:
-        """One thread or all of them, whichever decodes faster now: ggml's workers spin, so that on a busy machine more
-        threads can be 200 times slower."""
-        most = max(1, os.cpu_count() or 1)
-        if most == 1:
-            return 1
+    def _probe_threads(self, context: LlamaContext) -> ThreadGovernor:
+        """The thread counts that read and write fastest now, unless the options name one: ggml's workers spin, so that
+        on a busy machine more threads can be 200 times slower."""
+        if self.options.threads:
+            return ThreadGovernor(reading=self.options.threads, writing=self.options.threads)
+        counts = candidates(os.cpu_count() or 1)
+        if len(counts) == 1:
+            return ThreadGovernor(reading=1, writing=1)
         token = self.tokenizer.encode("the")[0]
-        seconds = {count: _time_tokens(context, count, token) for count in (1, most)}
-        logger.info("threads: %s", {count: f"{s * 1000:.1f} ms" for count, s in seconds.items()})
-        return min(seconds, key=lambda count: seconds[count])
+        reading = {count: _seconds(context, count, [token] * LEAST_BATCH, times=1) for count in counts}
+        writing = {count: _seconds(context, count, [token], times=3) for count in counts}
+        logger.info("threads, seconds: reading %s, writing %s", reading, writing)
+        return ThreadGovernor(
+            reading=min(reading, key=lambda count: reading[count]),
+            writing=min(writing, key=lambda count: writing[count]),
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class SequenceProcessor:
     """The decode loop's view of the backend: one sequence of it."""
 
     backend: LlamaBackend
@@ -292,16 +393,22 @@ def _not_open() -> BackendError:
     )
 
 
-def _time_tokens(context: LlamaContext, threads: int, token: int) -> float:
-    """Seconds a token takes: the median of three, after one that touches cold memory."""
+def _seconds(context: LlamaContext, threads: int, tokens: list[int], *, times: int) -> float:
+    """Seconds a decode of `tokens` takes: the median of some, after one that touches cold memory."""
     context.set_threads(threads, threads)
-    times: list[float] = []
-    for position in range(4):
+    seconds: list[float] = []
+    for turn in range(times + 1):
         started = time.perf_counter()
-        context.decode([token], position=position, sequence=0)
-        times.append(time.perf_counter() - started)
+        context.decode(tokens, position=turn * len(tokens), sequence=0)
+        seconds.append(time.perf_counter() - started)
     context.truncate(0, 0)
-    return sorted(times[1:])[1]
+    return median(seconds[1:])
+
+
+def _gpu_layers(setting: int, path: Path) -> int:
+    free = gpu_free_bytes()
+    needed = path.stat().st_size + _GPU_BUFFER_BYTES if path.is_file() else 0
+    return layers_on_gpu(setting, offload=free is not None, free_bytes=free or 0, needed_bytes=needed)
 
 
 def _token_text(texts: tuple[Any, ...], token: int | None) -> str:

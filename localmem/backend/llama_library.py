@@ -21,6 +21,7 @@ from localmem.backend.tokenizer import Attribute, Vocabulary
 from localmem.errors import BackendError, ModelCorrupt
 from localmem.kernel.cancellation import Cancellation
 
+_GPU_TYPES = (1, 2)  # GGML_BACKEND_DEVICE_TYPE_GPU and _IGPU
 _FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}  # llama_flash_attn_type
 _CONTEXT_PADDING = 256  # llama.cpp pads n_ctx to this; asking for other sizes makes positions disagree
 
@@ -61,6 +62,32 @@ class _Log:
     @classmethod
     def last_words(cls) -> str:
         return "; ".join(line for line in cls.lines if line)
+
+
+def gpu_free_bytes() -> int | None:
+    """Free memory of the roomiest GPU llama.cpp can use; None when it was built without, or finds none."""
+    if not _library().llama_supports_gpu_offload():
+        return None
+    free = [free for kind, free in _devices() if kind in _GPU_TYPES]
+    return max(free, default=None)
+
+
+def _devices() -> list[tuple[int, int]]:
+    """(ggml's type, free bytes) of every device ggml computes on; the CPU is one of them."""
+    from llama_cpp._ggml import libggml  # the only door llama-cpp-python has to ggml itself
+
+    libggml.ggml_backend_dev_get.restype = ctypes.c_void_p
+    libggml.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
+    libggml.ggml_backend_dev_type.argtypes = [ctypes.c_void_p]
+    size = ctypes.POINTER(ctypes.c_size_t)
+    libggml.ggml_backend_dev_memory.argtypes = [ctypes.c_void_p, size, size]
+    devices: list[tuple[int, int]] = []
+    for index in range(libggml.ggml_backend_dev_count()):
+        device = libggml.ggml_backend_dev_get(index)
+        free, total = ctypes.c_size_t(0), ctypes.c_size_t(0)
+        libggml.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
+        devices.append((int(libggml.ggml_backend_dev_type(device)), free.value))
+    return devices
 
 
 class LlamaModel:
@@ -288,6 +315,8 @@ class LlamaContext:
         """Write a sequence's KV cells with the ids they stand for into llama.cpp's own file; gives its bytes, 0 when
         it could not be written."""
         library = _library()
+        if library.llama_memory_seq_pos_max(self._memory, sequence) != len(ids) - 1:
+            return 0  # llama.cpp would believe the ids
         tokens = (library.llama_token * len(ids))(*ids)
         return int(library.llama_state_seq_save_file(self._context, os.fsencode(path), sequence, tokens, len(ids)))
 
@@ -301,7 +330,7 @@ class LlamaContext:
         size = library.llama_state_seq_load_file(
             self._context, os.fsencode(path), sequence, tokens, self.n_ctx, ctypes.byref(count)
         )
-        if not size:
+        if not size or library.llama_memory_seq_pos_max(self._memory, sequence) != count.value - 1:
             self.truncate(sequence, 0)
             return []
         return list(tokens[: count.value])

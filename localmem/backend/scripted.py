@@ -125,7 +125,7 @@ class ScriptedBackend:
         self.cache.extend("ahead", prompt.ids[self.cache.length("ahead") :])
         return True
 
-    def keep(self, *, owner: str, prefix: int = 0) -> None:
+    def keep(self, *, owner: str, static_tokens: int = 0) -> None:
         self.kept.append(owner)
 
     def write_grammar(self, grammar: CallGrammar) -> str:

@@ -305,6 +305,19 @@ class SnapshotStore:
         self._has_warned = True
 
 
+def forget(folder: Path, owner: str) -> int:
+    """Delete every snapshot of an owner, of whatever model; gives how many there were."""
+    names = [path.name for path in folder.glob("*.json") if _NOTE_NAME.fullmatch(path.name)]
+    gone = 0
+    for name in names:
+        note = _read_note(folder / name)
+        if note is not None and note.owner == owner:
+            for path in folder.glob(f"{name.removesuffix('.json')}*"):
+                path.unlink(missing_ok=True)
+            gone += 1
+    return gone
+
+
 @dataclass(frozen=True, slots=True)
 class _Note:
     """What a payload holds and may be used with."""

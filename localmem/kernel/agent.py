@@ -56,6 +56,7 @@ class AgentOptions:
     budget: Budget
     instructions: str
     summary_instructions: str
+    summary_request: str
     declarations: Mapping[str, tuple[str, Mapping[str, object]]]
     frames: Mapping[str, Frame]
     examples: tuple[ExampleExchange, ...] = ()
@@ -219,6 +220,10 @@ class Agent:
         """Every state the recursive summary has had, oldest first: one a flush."""
         return self._store.summaries(self.id)
 
+    def inferences(self) -> list[InferenceRow]:
+        """What every inference cost, newest first; the latest with prompt and completion."""
+        return self._store.inferences(self.id, -1)
+
     def next_timer(self) -> datetime | None:
         """When the next timed event is due, pauses counted in; None without timers."""
         paused = self._store.get(self.name).timers_paused_until
@@ -278,7 +283,7 @@ class Agent:
     def close(self) -> None:
         """Save what is cached and let go of the agent."""
         self.wake()
-        self.backend.keep(owner=self.owner, prefix=self.main_context.prefix_tokens)
+        self.backend.keep(owner=self.owner, static_tokens=self.main_context.static_tokens)
         self.recall.save_index()
         self.archival.save_index()
         for closer in self._closers:
@@ -492,6 +497,7 @@ class Agent:
             self.backend,
             self.main_context.encoder,
             instructions=self.options.summary_instructions,
+            request=self.options.summary_request,
             limit=self.options.summary_tokens,
             on_inference=lambda phase, completion: self._trace(phase, completion, ()),
         )

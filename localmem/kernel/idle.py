@@ -103,4 +103,4 @@ class IdleWork:
 
     def _keep(self) -> None:
         """Write what has been read to disk."""
-        self._backend.keep(owner=self._owner)
+        self._backend.keep(owner=self._owner, static_tokens=self._queue_manager.main_context.static_tokens)

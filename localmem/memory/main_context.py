@@ -78,9 +78,9 @@ class MainContext:
         return len(self._prefix.instructions) + len(self._prefix.examples)
 
     @property
-    def prefix_tokens(self) -> int:
-        """What stands before summary and queue: the same for agents that begin alike."""
-        return self.preamble_tokens + len(self._context)
+    def static_tokens(self) -> int:
+        """System instructions and functions: what every agent of a model begins with."""
+        return len(self._prefix.instructions)
 
     @property
     def fixed_tokens(self) -> int:

@@ -19,6 +19,10 @@ from localmem.kernel.cancellation import Cancellation
 from localmem.kernel.messages import Message
 from localmem.kernel.tokens import count, cut
 
+_LABEL, _BEGINNING = "Summary:", "The user"
+"""How the summary on a fork begins. Left to itself, the 1.5B model ended the turn at once after a conversation of
+calls, or spoke as the user."""
+
 _UNREAD_TOKENS = 128  # of the window, that a summary may read again before a prompt of its own is cheaper
 _LEAST_PIECE = 128  # tokens of messages a side prompt must have room for
 
@@ -26,7 +30,10 @@ OnInference = Callable[[str, Completion], None]
 
 
 class Summarizer:
-    """Folds messages into a summary of at most `limit` tokens."""
+    """Folds messages into a summary of at most `limit` tokens.
+
+    `request` asks for it behind the window, `instructions` in a prompt of its own; `{words}` in both is the limit.
+    """
 
     def __init__(
         self,
@@ -34,15 +41,18 @@ class Summarizer:
         encoder: TurnEncoder,
         *,
         instructions: str,
+        request: str,
         limit: int,
         on_inference: OnInference,
     ) -> None:
         self._backend = backend
         self._encoder = encoder
-        self._instructions = instructions.replace("{words}", str(max(20, limit // 2)))
+        words = str(max(20, limit // 2))
+        self._instructions = instructions.replace("{words}", words)
+        self._request = request.replace("{words}", words)
         self.limit = limit
         self._on_inference = on_inference
-        overhead = encoder.side_prompt(self._instructions, _request("", "")).tokens
+        overhead = encoder.side_prompt(self._instructions, _own_prompt("", "")).tokens
         self._piece_tokens = backend.side_window - overhead - 2 * limit - 16  # the old summary in, the new one out
         if self._piece_tokens < _LEAST_PIECE:
             raise ConfigError(
@@ -64,9 +74,10 @@ class Summarizer:
         """
         continued = self._continuation(window)
         if continued is not None:
-            return self.shorten(self._complete(continued, cancellation) or summary)
+            told = self._complete(continued, cancellation)
+            return self.shorten(f"{_BEGINNING} {told}" if told else summary)
         for piece in self._pieces(evicted):
-            prompt = self._encoder.side_prompt(self._instructions, _request(summary, piece))
+            prompt = self._encoder.side_prompt(self._instructions, _own_prompt(summary, piece))
             summary = self._complete(prompt, cancellation) or summary
         return self.shorten(summary)
 
@@ -94,7 +105,9 @@ class Summarizer:
 
     def _continuation(self, window: Sequence[int]) -> Prompt | None:
         """The window and the request, where nearly all of it has been read already and the answer fits behind it."""
-        ids = (*window, *self._encoder.turn("system", self._instructions), *self._encoder.answer())
+        asked = (*self._encoder.turn("system", self._request), *self._encoder.answer())
+        begun = self._encoder.tokenizer.encode(f"{_LABEL} {_BEGINNING}")
+        ids = (*window, *asked, *begun)
         prompt = Prompt(ids, {"window": len(window), "side": len(ids) - len(window)})
         if not window or prompt.tokens + self.limit > self._backend.window:
             return None
@@ -116,7 +129,7 @@ class Summarizer:
         return completion.text.strip()
 
 
-def _request(summary: str, piece: str) -> str:
+def _own_prompt(summary: str, piece: str) -> str:
     return f"Summary so far:\n{summary or '(none)'}\n\nMessages that follow it:\n{piece}\n\nWrite the new summary."
 
 

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localmem.backend.snapshots import Snapshot, SnapshotStore
+from localmem.backend.snapshots import Snapshot, SnapshotStore, forget
 from localmem.errors import BackendError
 
 IDS = (1, 2, 3, 4, 5, 6, 7, 8)
@@ -700,3 +700,16 @@ def test_the_folder_may_be_deleted_at_any_time(store: SnapshotStore, folder: Pat
     assert store.best(IDS, least=1) is None
     assert save(store)
     assert found(store).ids == IDS
+
+
+def test_forgotten_owner_leaves_nothing_of_any_model_and_others_stay(folder: Path, model: Path, tmp_path: Path):
+    second = tmp_path / "second.gguf"
+    second.write_bytes(b"other weights")
+    for path in (model, second):
+        save(open_store(folder, path), "ana", IDS)
+        save(open_store(folder, path), "ben", (9, *IDS))
+    assert forget(folder, "ana") == 2
+    assert len(names(folder, ".json")) == len(names(folder, ".kv")) == 2
+    store = open_store(folder, model)
+    assert owners(store, IDS, (9, *IDS)) == ["ben"]
+    assert forget(tmp_path / "nowhere", "ana") == 0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from localmem.backend.base import Completion
 from localmem.backend.scripted import ScriptedBackend
 from localmem.calls.chat_format import probe
-from localmem.calls.prompt import TurnEncoder
+from localmem.calls.prompt import Prompt, TurnEncoder
 from localmem.errors import ConfigError
 from localmem.kernel.messages import Kind, Message, Role
 from localmem.kernel.tokens import count
@@ -32,6 +32,7 @@ def summarizer(backend: ScriptedBackend, *, limit: int = 200) -> tuple[Summarize
             backend,
             encoder,
             instructions="In {words} words.",
+            request="Sum up in {words} words.",
             limit=limit,
             on_inference=lambda phase, completion: made.append(completion),
         ),
@@ -54,6 +55,32 @@ def test_old_summary_and_messages_are_what_the_model_reads():
     assert "Ana is 30." in side_texts(backend)
     assert "[2026-03-02] User: I have a dog." in side_texts(backend)
     assert "In 100 words." in side_texts(backend)
+
+
+def test_window_that_has_been_read_is_continued_and_not_read_again():
+    backend = ScriptedBackend(summary=" is Ana.")
+    window = tuple(backend.tokenizer.encode("Everything the agent has read. " * 40))
+    backend.read_ahead(Prompt(window))
+    made, completions = summarizer(backend)
+    summary = made.fold("Old.", [message("user_message", "I am Ana.")], window=window)
+    assert summary == "The user is Ana."
+    assert backend.side_prompts[0].ids[: len(window)] == window
+    assert "Sum up in 100 words." in side_texts(backend)
+    assert completions[0].usage.evaluated_tokens < 100
+
+
+def test_window_that_has_not_been_read_is_summarised_in_a_prompt_of_its_own():
+    backend = ScriptedBackend(summary="Ana.")
+    window = tuple(backend.tokenizer.encode("Everything the agent has read. " * 40))
+    assert summarizer(backend)[0].fold("", [message("user_message", "I am Ana.")], window=window) == "Ana."
+    assert "Everything the agent has read." not in side_texts(backend)
+
+
+def test_model_that_writes_nothing_behind_the_window_leaves_the_old_summary():
+    backend = ScriptedBackend(summary="  ")
+    window = tuple(backend.tokenizer.encode("Everything the agent has read. " * 40))
+    backend.read_ahead(Prompt(window))
+    assert summarizer(backend)[0].fold("Old.", [message("user_message", "Hi.")], window=window) == "Old."
 
 
 @given(

@@ -90,6 +90,7 @@ def show(shared: Shared, name: str) -> None:
 @shared(YES)
 def delete(shared: Shared, name: str, yes: bool) -> None:
     """Delete agent NAME and all it remembers."""
+    from localmem import runtime
     from localmem.storage.lock import agent_lock
 
     settings = shared.settings()
@@ -99,6 +100,7 @@ def delete(shared: Shared, name: str, yes: bool) -> None:
         confirm(f"Delete {name!r} with its {amounts['messages']} messages and {amounts['passages']} passages?", yes=yes)
         with agent_lock(settings.home / "locks", name):
             store.delete(name)
+        runtime.forget_snapshots(database, row.id, settings)
         for path in (settings.home / "index").glob(f"*-{row.id}-*"):
             path.unlink(missing_ok=True)
     shared.say(f"Deleted {name}.")

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -52,13 +52,19 @@ Anything else is said to the agent. Ctrl-C stops a reply."""
 @click.option("--thoughts", is_flag=True, help="Show each call, its result, and the model's thoughts.")
 @click.option("--calls", is_flag=True, help="Show each call and its result.")
 @click.option("--no-stream", is_flag=True, help="Print a reply when it is whole.")
+@click.option("--no-idle", is_flag=True, help="Do no work while waiting for the next message.")
 @shared(AGENT, MODEL)
-def chat(shared: Shared, thoughts: bool, calls: bool, no_stream: bool) -> int:
+def chat(shared: Shared, thoughts: bool, calls: bool, no_stream: bool, no_idle: bool) -> int:
     """Talk with an agent. This is what localmem does without a command.
 
     From a pipe, each line is a message and each reply one line.
+
+    On a terminal localmem works ahead while you read and type: it reads what the next reply will need, and makes room
+    before the window is full. --no-idle, or agent.idle = false in config.toml, leaves that to the next reply.
     """
     on_terminal = sys.stdin.isatty()
+    if no_idle:
+        shared = replace(shared, flags={**shared.flags, "idle": False})
     with open_to_run(shared) as agent:
         view = View(stream=on_terminal and not no_stream, one_line=not on_terminal, calls=calls, thoughts=thoughts)
         conversation = Conversation(agent, view, shared)
@@ -142,6 +148,7 @@ class Conversation:
         draft = ""
         while True:
             self._run_timers()
+            self.agent.rest()
             try:
                 text, draft = editor.read(draft), ""
             except TimerDue as due:
@@ -169,6 +176,7 @@ class Conversation:
             return False
         looks = {"/help": lambda: _HELP, "/memory": self._memory, "/context": self._context}
         if command in looks:
+            self.agent.wake()
             click.echo(looks[command](), err=True)
         else:
             self._run(lambda on_reply: self.agent.send(text, on_reply=on_reply))

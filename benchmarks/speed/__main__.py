@@ -1,0 +1,96 @@
+"""Every figure of speed in one run: `make bench-speed`.
+
+python -m benchmarks.speed [--model NAME] [--json] [--only PART ...]
+
+Writes `benchmarks/results/speed-MODEL.json`. Each part can be run alone; its docstring says what it measures and how.
+A part that fails leaves its figures out, and the result says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+
+from benchmarks.common import save
+
+PARTS = ("process", "restore", "decoding", "window", "growth", "storage")
+"""In this order: what needs the model first. Each runs in a process of its own, so that none finds another's memory."""
+
+WITH_MODEL = {"process", "restore", "decoding", "window"}
+
+TARGETS: Mapping[str, tuple[str, float]] = {
+    "constrained_over_free": (">=", 1.4),
+    "constrained_over_llama_gbnf": (">=", 2.2),
+    "mask_ms_per_token": ("<=", 1.0),
+    "extra_tokens_p95": ("<=", 64),
+    "reuse_share": (">=", 0.95),
+    "flush_user_tokens_p95": ("<=", 128),
+    "restore_over_cold": ("<=", 0.05),
+    "runtime_share": ("<=", 0.03),
+    "growth": ("<=", 1.2),
+    "recall_search_ms": ("<=", 30),
+    "archival_search_ms": ("<=", 10),
+    "archival_recall_at_10": (">=", 0.95),
+    "tokenizer_over_llama": (">=", 3),
+    "extra_rss_mb": ("<=", 300),
+    "help_s": ("<=", 0.3),
+}
+"""For qwen2.5-coder-1.5b-instruct on two quiet cores."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--model", default="qwen2.5-coder-1.5b-instruct")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--only", nargs="+", choices=PARTS, help="some parts; nothing is written then")
+    arguments = parser.parse_args()
+    figures: dict[str, object] = {}
+    seconds: dict[str, float] = {}
+    failed: dict[str, str] = {}
+    for part in arguments.only or PARTS:
+        print(f"-- {part}", file=sys.stderr)
+        started = time.perf_counter()
+        try:
+            figures |= _run(part, arguments.model)
+        except (subprocess.CalledProcessError, ValueError) as error:
+            failed[part] = str(error)
+            print(f"{part} failed: {error}", file=sys.stderr)
+        seconds[part] = round(time.perf_counter() - started, 1)
+    missed = [name for name, wanted in TARGETS.items() if name in figures and not _meets(figures[name], *wanted)]
+    if arguments.only is None:
+        save("speed", arguments.model, figures, missed=missed, left_out=failed, seconds=seconds)
+    print(json.dumps(figures) if arguments.json else _table(figures))
+    sys.exit(bool(failed))
+
+
+def _run(part: str, model: str) -> dict[str, object]:
+    command = [sys.executable, "-m", f"benchmarks.speed.{part}", "--json"]
+    if part in WITH_MODEL:
+        command += ["--model", model]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, object] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def _meets(value: object, relation: str, target: float) -> bool:
+    assert isinstance(value, int | float)
+    return value >= target if relation == ">=" else value <= target
+
+
+def _table(figures: Mapping[str, object]) -> str:
+    lines = [f"{'figure':28} {'value':>12}  target"]
+    for name, value in figures.items():
+        target = TARGETS.get(name)
+        verdict = (
+            "" if target is None else f"{target[0]} {target[1]:g}  {'met' if _meets(value, *target) else 'MISSED'}"
+        )
+        lines.append(f"{name:28} {value!s:>12}  {verdict}".rstrip())
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

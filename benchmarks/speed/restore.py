@@ -1,0 +1,89 @@
+"""Reopening an agent: its window from a snapshot on disk, against reading it again.
+
+python -m benchmarks.speed.restore [--model NAME] [--json]
+
+Time to first token, from the moment the model is loaded: a window of about 3,000 tokens is read in one process-fresh
+backend and kept; another backend finds it on disk. Each is opened anew for every round, so nothing is in its cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+from tqdm import tqdm
+
+from localmem.backend.base import Sampling
+from localmem.backend.llama import LlamaBackend
+from localmem.calls.prompt import Prompt
+from localmem.config import Settings, load_settings
+from localmem.kernel.events import UserMessage
+from localmem.runtime import load_backend
+from localmem.runtime import open as open_agent
+
+TOKENS = 3_000
+ROUNDS = 3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--model", default="qwen2.5-coder-1.5b-instruct")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    found = figures(arguments.model)
+    print(json.dumps(found) if arguments.json else "\n".join(f"{name:20} {value}" for name, value in found.items()))
+
+
+def figures(model: str, *, tokens: int = TOKENS, rounds: int = ROUNDS) -> dict[str, float]:
+    """Seconds to the first token, cold and restored, and their ratio."""
+    with tempfile.TemporaryDirectory() as home:
+        settings = load_settings(flags={"model": model, "seed": 0, "embedder": "hash"})
+        settings = replace(settings, home=Path(home), database=Path(home) / "localmem.db")
+        window = _window(settings, tokens)
+        cold, restored = [], []
+        for _ in tqdm(range(rounds), desc="reopenings", file=sys.stderr):
+            cold.append(_first_token(replace(settings, snapshots_mb=0), window, keep=False))
+            _first_token(settings, window, keep=True)
+            restored.append(_first_token(settings, window, keep=False))
+        size = sum(path.stat().st_size for path in (settings.home / "snapshots").iterdir())
+    return {
+        "window_tokens": window.tokens,
+        "cold_s": round(median(cold), 3),
+        "restored_s": round(median(restored), 3),
+        "restore_over_cold": round(median(restored) / median(cold), 4),
+        "snapshot_mb": round(size / 1e6, 1),
+    }
+
+
+def _window(settings: Settings, tokens: int) -> Prompt:
+    """An agent's window of that many tokens."""
+    backend = load_backend(settings, counting_only=True)
+    with open_agent("speed", settings=settings, backend=backend) as agent:
+        number = 0
+        while agent.main_context.tokens < tokens:
+            agent.note(UserMessage(f"On day {number} we sailed from one harbour to the next, and the wind was kind."))
+            number += 1
+        prompt = agent.main_context.prompt()
+    backend.close()
+    return prompt
+
+
+def _first_token(settings: Settings, window: Prompt, *, keep: bool) -> float:
+    backend: LlamaBackend = load_backend(settings)
+    started = time.perf_counter()
+    backend.complete(window, grammar=None, sampling=Sampling(), max_tokens=1, owner="speed")
+    took = time.perf_counter() - started
+    if keep:
+        backend.keep(owner="speed")
+    backend.close()
+    return took
+
+
+if __name__ == "__main__":
+    main()
