@@ -204,8 +204,8 @@ class Archival:
 
     def _get(self, scored: Sequence[tuple[int, float]]) -> builtins.list[Passage]:
         rows = self._database.rows(
-            "SELECT * FROM passage WHERE agent_id = ? AND id IN (SELECT value FROM json_each(?))",
-            (self._agent_id, json.dumps([passage_id for passage_id, _ in scored])),
+            "SELECT t.* FROM json_each(?) ids CROSS JOIN passage t ON t.id = ids.value WHERE t.agent_id = ?",
+            (json.dumps([passage_id for passage_id, _ in scored]), self._agent_id),
         )
         by_id = {row["id"]: row for row in rows}
         return [_passage(by_id[passage_id], score=score) for passage_id, score in scored if passage_id in by_id]

@@ -73,8 +73,8 @@ class Recall:
     def get(self, ids: Sequence[int]) -> list[Message]:
         """The messages of `ids`, in that order; ids that are not this agent's are left out."""
         rows = self._database.rows(
-            "SELECT * FROM message WHERE agent_id = ? AND id IN (SELECT value FROM json_each(?))",
-            (self._agent_id, json.dumps(list(ids))),
+            "SELECT t.* FROM json_each(?) ids CROSS JOIN message t ON t.id = ids.value WHERE t.agent_id = ?",
+            (json.dumps(list(ids)), self._agent_id),
         )
         by_id = {row["id"]: _message(row) for row in rows}
         return [by_id[message_id] for message_id in ids if message_id in by_id]

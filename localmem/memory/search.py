@@ -7,8 +7,8 @@ rank, because the two scores have no common scale.
 
 What keeps it quick in a store of any size: counting a word's rows is cheap (30 ns a row), ranking them is not
 (1.1 us a row, measured), so no ranking reads more than CANDIDATES rows. While a query finds no more than that, all
-of it is ranked and the total is exact. Beyond, its rare words bring all their rows, its common words the rows with
-all of them and the newest with any, and the page says that there may be more.
+of it is ranked and the total is exact. Beyond, its rare words bring all their rows, its common words the newest rows
+with all of them and with any, and the page says that there may be more.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ MEANING_FLOOR = 0.30
 MEANING_LIMIT = 50
 """How many hits by meaning alone a search may add: everything is somewhat near to everything."""
 
-CANDIDATES = 1_000
-"""Rows that one ranking reads at most: a millisecond of BM25, and 200 pages of five."""
+CANDIDATES = 500
+"""Rows that one ranking reads at most: half a millisecond of BM25, and a hundred pages of five."""
 
 FEW = 2_000
 """Rows of a narrow scope that are compared in meaning one by one; of a wider one the nearest are looked through."""
@@ -44,13 +44,15 @@ their ids, so what other agents said costs a search nothing."""
 
 RANK_CONSTANT = 60  # Cormack, Clarke and Büttcher, "Reciprocal Rank Fusion", 2009
 EXACT_WEIGHT = 3.0  # above the other two together: who asks for an identifier wants that one first
-LATEST_WEIGHT = 0.05  # below all that a ranking of CANDIDATES rows gives: 0.05 / 61 < 1 / 1060
+LATEST = 100  # rows with nothing but common words that follow those with rare ones: twenty pages
+LATEST_WEIGHT = 0.05  # below all that a ranking of CANDIDATES rows gives: 0.05 / 61 < 1 / 560
 
 _ID_MASK = (1 << PLACE_BITS) - 1
 _QUERY_CHARS = 10_000
 _QUERY_WORDS = 64
 _NEEDLES = 24
-_TOGETHER = 3  # of the common words, the rarest: more of them in one row is luck
+_PHRASE_WORDS = 8  # a row with all the words of a longer text is first by BM25 as well, and cheaper to find
+_COMMON = 3  # of the common words only the rarest tell rows apart
 
 STOP_WORDS = frozenset(
     """
@@ -192,14 +194,14 @@ def words_query(words: Iterable[str]) -> str:
 
 
 def exact_query(text: str) -> str:
-    """An FTS5 query for rows with the words of `text` in a row, or with one of its identifiers; "" when
+    """An FTS5 query for rows with the words of a short `text` in a row, or with one of its identifiers; "" when
     neither.
 
     >>> exact_query("what is 3f2a-77b1?")
     '"what is 3f2a-77b1" OR "3f2a-77b1"'
     """
     words = _words(text)
-    phrases = [" ".join(words)] if len(words) > 1 else []
+    phrases = [" ".join(words)] if 1 < len(words) <= _PHRASE_WORDS else []
     phrases += [word for word in words if _is_identifier(word) and word not in phrases]
     return " OR ".join(_quoted(phrase) for phrase in phrases)
 
@@ -249,9 +251,9 @@ class _Index:
     scope: Scope
     run: RunIds
 
-    def newest(self, match: str) -> list[int]:
+    def newest(self, match: str, limit: int = CANDIDATES + 1) -> list[int]:
         """Ids, newest first; one more than CANDIDATES shows that these are not all."""
-        return self._select(match, self.scope.first, "ORDER BY {0}.rowid DESC LIMIT ?", CANDIDATES + 1)
+        return self._select(match, self.scope.first, "ORDER BY {0}.rowid DESC LIMIT ?", limit)
 
     def best(self, match: str, since_id: int | None = None) -> list[int]:
         """Ids from `since_id` on, best first."""
@@ -311,14 +313,15 @@ def _by_words(index: _Index, words: Sequence[str]) -> tuple[list[tuple[list[int]
     if _are_stop_words(words):  # what half of all rows have ranks nothing
         return [(index.newest(_all_of(words)), 1.0), (index.newest(match), LATEST_WEIGHT)], True
     rare, common = _rare_and_common(index, words)
-    if rare:
-        latest = index.newest(words_query(common))
-        rankings = [(index.best(_with_optional(rare, common)), 1.0), (latest, LATEST_WEIGHT)]
-    else:
-        rankings = [(index.best(match, cut), 1.0)]
-    if len(common) > 1:
-        together = _all_of(common[:_TOGETHER])
-        rankings.append((index.best(together, index.cut(together)), 1.0))
+    together = _all_of(common[:_COMMON]) if len(common) > 1 else ""
+    if not rare:
+        both = [(index.best(together, index.cut(together)), 1.0)] if together else []
+        return [(index.best(match, cut), 1.0), *both], True
+    rankings = [
+        (index.best(_with_optional(rare, common[:_COMMON])), 1.0),
+        (index.newest(together, LATEST) if together else [], 1.0),
+        (index.newest(words_query(common), LATEST), LATEST_WEIGHT),
+    ]
     return rankings, True
 
 

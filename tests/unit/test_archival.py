@@ -285,6 +285,6 @@ def test_many_passages_of_a_word_say_that_there_are_more(database):
 
     page = archival.search("dog lighthouse")
 
-    assert (page.items[0].id, page.total, page.more) == (first.id, CANDIDATES + 2, True)
+    assert (page.items[0].id, page.more) == (first.id, True)
     assert archival.search("dog", source="a.md").more
     assert archival.search("lighthouse", source="a.md").total == 0

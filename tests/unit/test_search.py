@@ -111,6 +111,10 @@ def test_one_plain_word_is_no_phrase():
     assert exact_query("good dog") == '"good dog"'
 
 
+def test_a_long_question_is_no_phrase_but_has_its_identifiers():
+    assert exact_query("what did they say of the good old dog with tag B7-01") == '"B7-01"'
+
+
 def test_fusion_prefers_what_both_rankings_have():
     assert [item for item, _ in fuse([([1, 2, 3], 1.0), ([9, 2], 1.0)])] == [2, 1, 9, 3]
     assert fuse([([5], 1.0), ([5], 1.0)]) == [(5, pytest.approx(2 / 61))]
