@@ -97,7 +97,7 @@ class ScriptedBackend:
         (self.prompts if sequence == "main" else self.side_prompts).append(prompt)
         if sequence == "main":
             self.grammars.append(grammar)
-        text = self._next(grammar) if sequence == "main" else self._summary
+        text = self._next(grammar) if sequence == "main" else self._aside(grammar)
         ids: list[int] = []
         reason: FinishReason = "stop"
         for character in text:
@@ -141,6 +141,14 @@ class ScriptedBackend:
         frame = BARE if grammar is None else grammar.frame
         heartbeat = {HEARTBEAT: True} if item.request_heartbeat else {}
         return frame.write(item.name, json.dumps({**item.arguments, **heartbeat}, ensure_ascii=False))
+
+    def _aside(self, grammar: CallGrammar | None) -> str:
+        """The summary as it is, or as the one fact of the list that is asked for."""
+        if grammar is None or not self._summary.strip():
+            return self._summary
+        (choice,) = grammar.choices
+        (listed,) = choice.parameters["properties"]
+        return grammar.frame.write(choice.name, json.dumps({listed: [self._summary]}, ensure_ascii=False))
 
     def _usage(self, prompt: Prompt, ids: tuple[int, ...], sequence: CacheSequence) -> Usage:
         reused = self.cache.begin(prompt.ids, sequence)

@@ -496,6 +496,7 @@ class Agent:
         summarizer = Summarizer(
             self.backend,
             self.main_context.encoder,
+            frame=self.frame,
             instructions=self.options.summary_instructions,
             request=self.options.summary_request,
             limit=self.options.summary_tokens,

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from localmem.calls.prompt import Prompt, TurnEncoder, join
 from localmem.kernel.messages import Message
 
-SUMMARY_HEADER = "Summary of the conversation before this point (the messages are in recall memory):\n"
+SUMMARY_HEADER = (
+    'Summary of the conversation before this point, "I" being the user (the messages are in recall memory):\n'
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,9 @@ What is to be evicted has been read already, so the summary is asked for as a co
 it: only the request is read. Where the window is not in the KV cache, a prompt of its own is read instead, which never
 overflows: what was evicted is folded in pieces that fit, each piece into the summary of those before it.
 
+A summary is a list of facts, asked for as a call, so that it has an end: left to write plain text behind a conversation
+of calls, a 1.5B model ended its turn at once, spoke as the user, or wrote its last line over and over.
+
 What the agent itself said is part of what is summarised. When a model writes nothing the old summary stays: a flush
 always succeeds, and nothing is lost from recall storage.
 """
@@ -13,17 +16,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from localmem.backend.base import Backend, Completion, Sampling
+from localmem.calls.frame import Frame
+from localmem.calls.grammar import CallGrammar, FunctionChoice
 from localmem.calls.prompt import Prompt, TurnEncoder
-from localmem.errors import ConfigError, Interrupted
+from localmem.errors import ConfigError, Interrupted, InvalidArguments
 from localmem.kernel.cancellation import Cancellation
 from localmem.kernel.messages import Message
 from localmem.kernel.tokens import count, cut
 
-_LABEL, _BEGINNING = "Summary:", "The user"
-"""How the summary on a fork begins. Left to itself, the 1.5B model ended the turn at once after a conversation of
-calls, or spoke as the user."""
-
 _UNREAD_TOKENS = 128  # of the window, that a summary may read again before a prompt of its own is cheaper
+_FACT_TOKENS = 12  # the shortest useful fact, with its quotes
 _LEAST_PIECE = 128  # tokens of messages a side prompt must have room for
 
 OnInference = Callable[[str, Completion], None]
@@ -40,6 +42,7 @@ class Summarizer:
         backend: Backend,
         encoder: TurnEncoder,
         *,
+        frame: Frame,
         instructions: str,
         request: str,
         limit: int,
@@ -47,6 +50,7 @@ class Summarizer:
     ) -> None:
         self._backend = backend
         self._encoder = encoder
+        self._grammar = CallGrammar(frame, (FunctionChoice("keep_facts", _schema(limit)),))
         words = str(max(20, limit // 2))
         self._instructions = instructions.replace("{words}", words)
         self._request = request.replace("{words}", words)
@@ -74,8 +78,7 @@ class Summarizer:
         """
         continued = self._continuation(window)
         if continued is not None:
-            told = self._complete(continued, cancellation)
-            return self.shorten(f"{_BEGINNING} {told}" if told else summary)
+            return self.shorten(self._complete(continued, cancellation) or summary)
         for piece in self._pieces(evicted):
             prompt = self._encoder.side_prompt(self._instructions, _own_prompt(summary, piece))
             summary = self._complete(prompt, cancellation) or summary
@@ -105,9 +108,7 @@ class Summarizer:
 
     def _continuation(self, window: Sequence[int]) -> Prompt | None:
         """The window and the request, where nearly all of it has been read already and the answer fits behind it."""
-        asked = (*self._encoder.turn("system", self._request), *self._encoder.answer())
-        begun = self._encoder.tokenizer.encode(f"{_LABEL} {_BEGINNING}")
-        ids = (*window, *asked, *begun)
+        ids = (*window, *self._encoder.turn("system", self._request), *self._encoder.answer())
         prompt = Prompt(ids, {"window": len(window), "side": len(ids) - len(window)})
         if not window or prompt.tokens + self.limit > self._backend.window:
             return None
@@ -117,7 +118,7 @@ class Summarizer:
     def _complete(self, prompt: Prompt, cancellation: Cancellation | None) -> str:
         completion = self._backend.complete(
             prompt,
-            grammar=None,
+            grammar=self._grammar,
             sampling=Sampling(),
             max_tokens=self.limit,
             sequence="side",
@@ -126,11 +127,37 @@ class Summarizer:
         if completion.finish_reason == "cancelled":
             raise Interrupted
         self._on_inference("summary", completion)
-        return completion.text.strip()
+        try:
+            facts = self._grammar.frame.parse(completion.text).arguments.get("facts", [])
+        except InvalidArguments:
+            return ""
+        return _lines(facts)
+
+
+def _schema(limit: int) -> dict[str, object]:
+    """At most so many facts that a summary of `limit` tokens holds them, none longer than a sentence or two."""
+    fact = {"type": "string", "minLength": 3, "maxLength": 200}
+    facts = {"type": "array", "items": fact, "minItems": 1, "maxItems": max(4, limit // _FACT_TOKENS)}
+    return {
+        "type": "object",
+        "properties": {"facts": facts},
+        "required": ["facts"],
+        "additionalProperties": False,
+    }
+
+
+def _lines(facts: Iterable[str]) -> str:
+    """Each fact once, one a line: a small model comes back to what it has listed."""
+    once: dict[str, str] = {}
+    for fact in facts:
+        line = " ".join(fact.split()).removeprefix("- ")
+        if line:
+            once.setdefault(line.casefold(), line)
+    return "\n".join(f"- {line}" for line in once.values())
 
 
 def _own_prompt(summary: str, piece: str) -> str:
-    return f"Summary so far:\n{summary or '(none)'}\n\nMessages that follow it:\n{piece}\n\nWrite the new summary."
+    return f"Summary so far:\n{summary or '(none)'}\n\nMessages that follow it:\n{piece}\n\nWrite the new list."
 
 
 def transcript_line(message: Message) -> str:

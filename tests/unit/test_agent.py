@@ -741,7 +741,7 @@ def test_full_disk_when_the_event_arrives_leaves_no_trace_of_it(any_database: Da
 
 
 def test_full_disk_during_a_flush_leaves_queue_and_summary(any_database: Database):
-    backend = ScriptedBackend(window=16_384, summary="s" * 3_000)
+    backend = ScriptedBackend(window=16_384, summary="s" * 2_900)
     agent = make_agent(backend, database=any_database, summary_tokens=3_000)
     filled(agent, 1.01)
     before = (list(agent.main_context.queue), agent.main_context.prompt().ids)
@@ -751,7 +751,7 @@ def test_full_disk_during_a_flush_leaves_queue_and_summary(any_database: Databas
     free_disk(any_database)
     assert (agent.main_context.queue, agent.main_context.prompt().ids) == before
     agent.queue_manager.flush()
-    assert agent.main_context.summary_text == "s" * 3_000
+    assert agent.main_context.summary_text == "- " + "s" * 2_900
     reopened = make_agent(backend, database=any_database, summary_tokens=3_000)
     assert agent.main_context.prompt().ids == reopened.main_context.prompt().ids
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from localmem.backend.base import Completion
 from localmem.backend.scripted import ScriptedBackend
-from localmem.calls.chat_format import probe
+from localmem.calls.chat_format import BARE, probe
+from localmem.calls.grammar import CallGrammar
 from localmem.calls.prompt import Prompt, TurnEncoder
 from localmem.errors import ConfigError
 from localmem.kernel.messages import Kind, Message, Role
@@ -31,6 +33,7 @@ def summarizer(backend: ScriptedBackend, *, limit: int = 200) -> tuple[Summarize
         Summarizer(
             backend,
             encoder,
+            frame=BARE,
             instructions="In {words} words.",
             request="Sum up in {words} words.",
             limit=limit,
@@ -46,7 +49,7 @@ def side_texts(backend: ScriptedBackend) -> str:
 
 def test_new_summary_is_what_the_model_wrote():
     made, _ = summarizer(ScriptedBackend(summary=" Ana has a dog. "))
-    assert made.fold("", [message("user_message", "I have a dog.")]) == "Ana has a dog."
+    assert made.fold("", [message("user_message", "I have a dog.")]) == "- Ana has a dog."
 
 
 def test_old_summary_and_messages_are_what_the_model_reads():
@@ -58,12 +61,12 @@ def test_old_summary_and_messages_are_what_the_model_reads():
 
 
 def test_window_that_has_been_read_is_continued_and_not_read_again():
-    backend = ScriptedBackend(summary=" is Ana.")
+    backend = ScriptedBackend(summary="The user is Ana.")
     window = tuple(backend.tokenizer.encode("Everything the agent has read. " * 40))
     backend.read_ahead(Prompt(window))
     made, completions = summarizer(backend)
     summary = made.fold("Old.", [message("user_message", "I am Ana.")], window=window)
-    assert summary == "The user is Ana."
+    assert summary == "- The user is Ana."
     assert backend.side_prompts[0].ids[: len(window)] == window
     assert "Sum up in 100 words." in side_texts(backend)
     assert completions[0].usage.evaluated_tokens < 100
@@ -72,8 +75,28 @@ def test_window_that_has_been_read_is_continued_and_not_read_again():
 def test_window_that_has_not_been_read_is_summarised_in_a_prompt_of_its_own():
     backend = ScriptedBackend(summary="Ana.")
     window = tuple(backend.tokenizer.encode("Everything the agent has read. " * 40))
-    assert summarizer(backend)[0].fold("", [message("user_message", "I am Ana.")], window=window) == "Ana."
+    assert summarizer(backend)[0].fold("", [message("user_message", "I am Ana.")], window=window) == "- Ana."
     assert "Everything the agent has read." not in side_texts(backend)
+
+
+def test_each_fact_stands_once_on_a_line_of_its_own():
+    facts = ["I am Ana.", " - I have\na dog. ", "i am ana.", "I am 30."]
+    call = BARE.write("keep_facts", json.dumps({"facts": facts}))
+
+    class Listing(ScriptedBackend):
+        def _aside(self, grammar: CallGrammar | None) -> str:
+            return call
+
+    made, _ = summarizer(Listing())
+    assert made.fold("", [message("user_message", "I am Ana.")]) == "- I am Ana.\n- I have a dog.\n- I am 30."
+
+
+def test_answer_that_is_no_list_leaves_the_old_summary():
+    class Rambling(ScriptedBackend):
+        def _aside(self, grammar: CallGrammar | None) -> str:
+            return "Well, they talked"
+
+    assert summarizer(Rambling())[0].fold("Old.", [message("user_message", "Hi.")]) == "Old."
 
 
 def test_model_that_writes_nothing_behind_the_window_leaves_the_old_summary():
