@@ -112,7 +112,9 @@ def test_interrupt_stops_the_reply_and_not_the_program(terminal: Terminal):
     terminal.type(b"/help" + ENTER)
     terminal.wait_for(b"/context")
     terminal.wait_for(PROMPT)
-    terminal.type(b"unsaid" + CTRL_C)  # throws the line away
+    terminal.type(b"unsaid")
+    terminal.wait_for(b"unsaid")
+    terminal.type(CTRL_C)  # throws the line away
     terminal.wait_for(PROMPT)
     terminal.type(CTRL_C)
     terminal.wait_for(b"Ctrl-C again leaves")

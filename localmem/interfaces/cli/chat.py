@@ -148,8 +148,8 @@ class Conversation:
         draft = ""
         while True:
             self._run_timers()
-            self.agent.rest()
             try:
+                self.agent.rest()
                 text, draft = editor.read(draft), ""
             except TimerDue as due:
                 draft = due.draft
