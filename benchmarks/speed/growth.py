@@ -123,7 +123,8 @@ class TimedBackend(ScriptedBackend):
         grammar = options["grammar"]
         if grammar is not None:
             self.write_grammar(grammar)
-            self._keep_what_may_be_called([choice.name for choice in grammar.choices])
+            if options.get("sequence", "main") == "main":  # a summary is none of the script's calls
+                self._keep_what_may_be_called([choice.name for choice in grammar.choices])
         started, cpu_started = time.perf_counter(), time.process_time()
         completion = super().complete(prompt, **options)
         self.prompts.clear()
