@@ -7,8 +7,8 @@ rank, because the two scores have no common scale.
 
 What keeps it quick in a store of any size: counting a word's rows is cheap (30 ns a row), ranking them is not
 (1.1 us a row, measured), so no ranking reads more than CANDIDATES rows. While a query finds no more than that, all
-of it is ranked and the total is exact. Beyond, its rare words bring all their rows, its common words the newest rows
-with all of them and with any, and the page says that there may be more.
+of it is ranked and the total is exact. Beyond, its rare words bring all their rows; the two rarest of the common ones
+bring the rows with both; the newest with any follow. The page then says that there may be more.
 """
 
 from __future__ import annotations
@@ -265,11 +265,9 @@ class _Index:
         ids = self._select(match, self.scope.first, "ORDER BY {0}.rowid DESC LIMIT 2 OFFSET ?", CANDIDATES - 1)
         return ids[0] if len(ids) == 2 else None
 
-    def count(self, match: str) -> int:
-        """How many rows of the index match from the scope's first to its last, up to CANDIDATES + 1."""
-        every = replace(self, scope=replace(self.scope, narrowed=False, exclude=()))
-        sql, params = every._statement("1", match, self.scope.first, "LIMIT ?", CANDIDATES + 1)
-        return self.run((f"SELECT COUNT(*) FROM ({sql})", params))[0]
+    def unfiltered(self) -> _Index:
+        """The same from the first to the last place, without looking rows up: to see how common a word is."""
+        return replace(self, scope=replace(self.scope, narrowed=False, exclude=()))
 
     def _place(self, item_id: int) -> int:
         return self.scope.last >> PLACE_BITS << PLACE_BITS | item_id
@@ -313,26 +311,28 @@ def _by_words(index: _Index, words: Sequence[str]) -> tuple[list[tuple[list[int]
     if _are_stop_words(words):  # what half of all rows have ranks nothing
         return [(index.newest(_all_of(words)), 1.0), (index.newest(match), LATEST_WEIGHT)], True
     rare, common = _rare_and_common(index, words)
-    together = _all_of(common[:_COMMON]) if len(common) > 1 else ""
-    if not rare:
-        both = [(index.best(together, index.cut(together)), 1.0)] if together else []
-        return [(index.best(match, cut), 1.0), *both], True
-    rankings = [
-        (index.best(_with_optional(rare, common[:_COMMON])), 1.0),
-        (index.newest(together, LATEST) if together else [], 1.0),
-        (index.newest(words_query(common), LATEST), LATEST_WEIGHT),
-    ]
-    return rankings, True
+    both = _all_of(common[:2]) if len(common) > 1 else ""
+    if rare:
+        return [
+            (index.best(_ranked_by(words_query(rare), [*rare, *common[:_COMMON]])), 1.0),
+            (index.newest(both, LATEST) if both else [], 1.0),
+            (index.newest(words_query(common), LATEST), LATEST_WEIGHT),
+        ], True
+    either = words_query(common[:2])
+    return [
+        (index.best(_ranked_by(both, common[:_COMMON]), index.cut(both)) if both else [], 1.0),
+        (index.best(either, index.cut(either)), 1.0),
+    ], True
 
 
 def _all_of(words: Iterable[str]) -> str:
     return " AND ".join(_quoted(word) for word in words)
 
 
-def _with_optional(needed: Sequence[str], optional: Sequence[str]) -> str:
-    """A query for rows with any of `needed`, ranked by `optional` too."""
-    # FTS5 has no optional words: said twice, the needed ones bring the rows and the others count where they are.
-    return f"({words_query(needed)}) AND ({words_query(needed)} OR {words_query(optional)})"
+def _ranked_by(needed: str, words: Iterable[str]) -> str:
+    """A query for the rows that `needed` finds, ranked by all of `words`, of which it must have one."""
+    # FTS5 has no optional words. What is needed counts twice, in every row alike.
+    return f"({needed}) AND ({words_query(words)})"
 
 
 def _rare_and_common(index: _Index, words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -340,11 +340,13 @@ def _rare_and_common(index: _Index, words: Sequence[str]) -> tuple[list[str], li
 
     A word that no row has is neither.
     """
-    counts = {word: index.count(_quoted(word)) for word in words}
-    rarest_first = sorted(words, key=counts.__getitem__)
-    sums = itertools.accumulate(counts[word] for word in rarest_first)
+    newest = {word: index.unfiltered().newest(_quoted(word)) for word in words}
+    held = [word for word in words if newest[word]]
+    # Of words with more rows than were read the rarer one reaches further back.
+    held.sort(key=lambda word: (len(newest[word]), newest[word][-1]))
+    sums = itertools.accumulate(len(newest[word]) for word in held)
     rare = sum(rows <= CANDIDATES for rows in sums)
-    return [word for word in rarest_first[:rare] if counts[word]], rarest_first[rare:]
+    return held[:rare], held[rare:]
 
 
 def _by_parts(index: _Index, needles: Sequence[str]) -> tuple[list[int], bool]:
