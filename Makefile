@@ -6,12 +6,12 @@ BIN := .venv/bin
 LOG := .venv/install.log
 
 .DEFAULT_GOAL := all
-.PHONY: all help chat test install fix check transcript build
+.PHONY: all help chat test install fix check transcript bench-speed build
 
 all: check test
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 chat: install ## set up everything, the default model included, and talk with the agent
 	@$(call need_model,$(MODEL))
@@ -35,6 +35,10 @@ check: install ## run the linters and the type checker
 transcript: install ## hold the long conversation of docs/transcript.md with the default model
 	@$(call need_model,$(MODEL))
 	$(BIN)/python -m benchmarks.long_conversation --model $(MODEL) --transcript docs/transcript.md
+
+bench-speed: install ## measure what a turn, a call, a search cost (an hour); MODEL=NAME for another model
+	@$(call need_model,$(MODEL))
+	$(BIN)/python -m benchmarks.speed --model $(MODEL)
 
 build: install ## make the wheel in dist/
 	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . >$(LOG) 2>&1 || { tail -n 20 $(LOG) >&2; exit 1; }

@@ -222,6 +222,7 @@ def _assemble(
         options=_options(settings, backend.window),
         now=now,
         owner=_owner(database, row.id),
+        embedder=embedder,
     )
 
 

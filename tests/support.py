@@ -90,6 +90,7 @@ def make_agent(
         archival=Archival(database, row.id, embedder, None),
         options=AgentOptions(**chosen),  # type: ignore[arg-type]
         now=now,
+        embedder=embedder,
     )
 
 

@@ -46,6 +46,9 @@ class Constraint(Protocol):
         ...
 
 
+_MOST_COMPILED = 16  # grammars kept: a step's differs from the last one's only after an edit or a search
+
+
 class GuidanceEngine:
     """Compiles grammars for one vocabulary with llguidance. Making it takes about a second on 152k words."""
 
@@ -56,9 +59,17 @@ class GuidanceEngine:
             warnings.simplefilter("ignore", DeprecationWarning)
             self._tokenizer = lltokenizer_from_vocab(vocabulary_handle)
         self.size = size
+        self._compiled: dict[str, Any] = {}  # Any: LLMatcher's stubs are partial
 
     def start(self, lark: str) -> GuidanceConstraint:
         """A fresh matcher for a Lark grammar. Raises BackendError if the grammar is not valid."""
+        matcher = self._compiled.pop(lark, None) or self._compile(lark)
+        self._compiled[lark] = matcher  # last: the one used longest ago goes first
+        if len(self._compiled) > _MOST_COMPILED:
+            del self._compiled[next(iter(self._compiled))]
+        return GuidanceConstraint(matcher.deep_copy(), self.size)
+
+    def _compile(self, lark: str) -> Any:  # Any: LLMatcher's stubs are partial
         from llguidance import LLMatcher
 
         matcher = LLMatcher(self._tokenizer, lark, log_level=0)
@@ -67,7 +78,7 @@ class GuidanceEngine:
                 f"the grammar was refused: {matcher.get_error().strip().splitlines()[0]}",
                 "`localmem grammar show` prints it; a function's types are the usual cause.",
             )
-        return GuidanceConstraint(matcher, self.size)
+        return matcher
 
 
 class GuidanceConstraint:

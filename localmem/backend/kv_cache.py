@@ -22,6 +22,8 @@ _SOURCES: dict[Sequence, tuple[Sequence, ...]] = {
 }
 """What a sequence may be made from."""
 
+_COMPARED = 256  # ids compared at once, in C
+
 LEAST_MOVED = 64
 """A run of tokens shorter than this is read again rather than moved."""
 
@@ -175,9 +177,10 @@ def common_prefix(left: Ids[int], right: Ids[int]) -> int:
     >>> common_prefix([1, 2, 3], [1, 2, 4, 5])
     2
     """
-    length = 0
-    for a, b in zip(left, right, strict=False):
+    shortest = min(len(left), len(right))
+    for start in range(0, shortest, _COMPARED):
+        stop = min(start + _COMPARED, shortest)
+        a, b = tuple(left[start:stop]), tuple(right[start:stop])
         if a != b:
-            break
-        length += 1
-    return length
+            return start + next(i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y)
+    return shortest

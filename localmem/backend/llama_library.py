@@ -241,6 +241,8 @@ class LlamaContext:
         self._n_vocab = int(library.llama_vocab_n_tokens(model.vocabulary_handle))
         self.batch_size = batch_size
         self.n_ctx = int(library.llama_n_ctx(self._context))
+        self._logits_address = 0
+        self._logits = np.zeros(0, np.float32)
         self._watched: Any = None  # Any: a ctypes array over the flag llama.cpp looks at
 
     def watch(self, cancellation: Cancellation | None) -> None:
@@ -287,7 +289,11 @@ class LlamaContext:
         pointer = _library().llama_get_logits_ith(self._context, -1)
         if not pointer:
             raise BackendError("llama.cpp has no logits for the last token")
-        return np.ctypeslib.as_array(pointer, shape=(self._n_vocab,)).copy()
+        address = ctypes.addressof(pointer.contents)
+        if address != self._logits_address:  # a view is dear to make, and llama.cpp keeps its buffer
+            self._logits_address = address
+            self._logits = np.ctypeslib.as_array((ctypes.c_float * self._n_vocab).from_address(address))
+        return self._logits.copy()
 
     def truncate(self, sequence: int, length: int) -> bool:
         """Drop everything of `sequence` from position `length` on; False when the model cannot."""

@@ -23,6 +23,8 @@ from localmem.kernel.messages import FunctionCall, Usage
 from localmem.kernel.tokens import Tokenizer
 
 _CONTROL = ("<|im_start|>", "<|im_end|>")
+_LITERAL_BYTES = [*(bytes([token]) for token in range(256)), b"", b""]
+_BYTES = [*_LITERAL_BYTES[:256], *(control.encode() for control in _CONTROL)]
 _CONTROL_TEXT = re.compile(f"({'|'.join(map(re.escape, _CONTROL))})")
 
 
@@ -43,8 +45,7 @@ class ByteTokenizer:
         return ids
 
     def decode_bytes(self, ids: Sequence[int], *, special: bool = False) -> bytes:
-        controls = [control.encode() if special else b"" for control in _CONTROL]
-        return b"".join(bytes([token]) if token < 256 else controls[token - 256] for token in ids)
+        return b"".join(map((_BYTES if special else _LITERAL_BYTES).__getitem__, ids))
 
 
 class ScriptedBackend:

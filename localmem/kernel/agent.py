@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -40,6 +41,7 @@ from localmem.memory.summary import Summarizer
 from localmem.memory.working_context import Block, WorkingContext
 from localmem.storage.agent_store import AgentRow, AgentStore, Author, BlockRow, InferenceRow, SummaryRow, TimerRow
 from localmem.storage.database import Database
+from localmem.storage.embedder import Embedder
 
 OnReply = Callable[[str], None]
 
@@ -83,6 +85,7 @@ class Agent:
         options: AgentOptions,
         now: Callable[[], datetime],
         owner: str = "",
+        embedder: Embedder | None = None,
     ) -> None:
         self.name = row.name
         self.owner = owner
@@ -113,6 +116,7 @@ class Agent:
             working_context=lambda: self.working_context,
             recall=recall,
             archival=archival,
+            embedder=embedder,
         )
         self._restore(row)
 
@@ -147,9 +151,10 @@ class Agent:
         """Put an event into the queue without running the processor: it is read with the next one."""
         self.wake()
         self._event_kind = event.kind
-        self.queue_manager.append(event.role, event.kind, event.text)
-        if isinstance(event, UserMessage):
-            self._store.touch(self.id, self._now())
+        with self._undone_together():
+            self.queue_manager.append(event.role, event.kind, event.text)
+            if isinstance(event, UserMessage):
+                self._store.touch(self.id, self._now())
 
     def log_in(self) -> None:
         """Tell the agent that the user is here, and since when they were away."""
@@ -271,14 +276,10 @@ class Agent:
         Raises WorkingContextFull or ContextTooSmall, and then nothing has changed.
         """
         self.wake()
-        try:
-            with self._database.transaction():
-                self.working_context.add(block)
-                self.queue_manager.check_room()
-                self._render_afresh()
-        except BaseException:
-            self._restore(self._store.get(self.name))
-            raise
+        with self._undone_together():
+            self.working_context.add(block)
+            self.queue_manager.check_room()
+            self._render_afresh()
 
     def close(self) -> None:
         """Save what is cached and let go of the agent."""
@@ -339,8 +340,9 @@ class Agent:
     def _warn(self) -> Iterator[Step]:
         """The memory-pressure event: the model saves what matters, before anything has to leave."""
         context, budget = self.main_context, self.queue_manager.budget
-        self.queue_manager.set_warned(True)
-        self.note(MemoryPressure(context.tokens, budget.flush_tokens))
+        with self._undone_together():
+            self.queue_manager.set_warned(True)
+            self.note(MemoryPressure(context.tokens, budget.flush_tokens))
         for _ in range(_PRESSURE_STEPS):
             step = self._step("edits", heartbeat=True)
             yield step
@@ -368,13 +370,10 @@ class Agent:
             cancellation=self._cancellation,
         )
         try:
-            with self._database.transaction():
+            with self._undone_together():
                 self._step_id = self._store.add_step(self.id, self._event_kind, self._now())
                 self._trace("step", completion, prompt.ids)
                 step = self._carry_out(completion, [choice.name for choice in grammar.choices])
-        except BaseException:
-            self._restore(self._store.get(self.name))  # memory follows the disk, where the step never happened
-            raise
         finally:
             self._step_id = None
         if stream is not None and step.reply is not None and on_reply is not None:
@@ -513,6 +512,17 @@ class Agent:
             budget=self.options.budget,
             now=self._now,
         )
+
+    @contextmanager
+    def _undone_together(self) -> Generator[None]:
+        """One transaction; when it fails, memory follows the disk, where nothing of it happened."""
+        try:
+            with self._database.transaction():
+                yield
+        except BaseException:
+            if not self._database.in_transaction:
+                self._restore(self._store.get(self.name))
+            raise
 
     def _restore(self, row: AgentRow) -> None:
         self.working_context = self._load_working_context()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 from localmem.backend.base import Backend
@@ -18,8 +19,13 @@ from localmem.kernel.queue_manager import QueueManager
 from localmem.memory.archival import Archival
 from localmem.memory.recall import Recall
 from localmem.memory.working_context import WorkingContext
+from localmem.storage.embedder import Embedder
 
 logger = logging.getLogger(__name__)
+
+_EMBED_AT_ONCE = 4  # messages between two looks at the cancellation
+_WORTH_SAVING = 500  # vectors that are not in an index's file yet: writing a large one takes half a second
+_LOOK_S = 0.02
 
 
 class IdleWork:
@@ -34,6 +40,7 @@ class IdleWork:
         working_context: Callable[[], WorkingContext],
         recall: Recall,
         archival: Archival,
+        embedder: Embedder | None,
     ) -> None:
         self._backend = backend
         self._owner = owner
@@ -41,6 +48,7 @@ class IdleWork:
         self._working_context = working_context
         self._recall = recall
         self._archival = archival
+        self._embedder = embedder
         self._cancellation = Cancellation()
         self._thread: threading.Thread | None = None
 
@@ -66,6 +74,8 @@ class IdleWork:
             self._thread = None
 
     def _work(self) -> None:
+        if self._embedder is not None:
+            self._embedder.load_in_background()
         jobs = (self._flush_ahead, self._render_afresh, self._read_window, self._embed, self._keep)
         try:
             for job in jobs:
@@ -99,7 +109,19 @@ class IdleWork:
         self._backend.read_ahead(window, owner=self._owner, cancellation=self._cancellation)
 
     def _embed(self) -> None:
-        """Give what was said its place in meaning, and save the indexes."""
+        """Give what was said its place in meaning, and save the indexes when much is new."""
+        if self._embedder is None:
+            return
+        while not self._embedder.ready:  # it is loading; a search in a turn would wait for it
+            if self._cancellation.cancelled:
+                return
+            time.sleep(_LOOK_S)
+        while not self._cancellation.cancelled:
+            if not self._recall.embed_pending(_EMBED_AT_ONCE):
+                break
+        for storage in (self._recall, self._archival):
+            if not self._cancellation.cancelled:
+                storage.save_index(at_least=_WORTH_SAVING)
 
     def _keep(self) -> None:
         """Write what has been read to disk."""

@@ -137,6 +137,10 @@ class Archival:
         )
         return cursor.rowcount > 0
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._database.scalar("SELECT EXISTS (SELECT 1 FROM passage WHERE agent_id = ?)", (self._agent_id,))
+
     def count(self) -> int:
         return self._database.scalar("SELECT COUNT(*) FROM passage WHERE agent_id = ?", (self._agent_id,))
 
@@ -175,10 +179,10 @@ class Archival:
         self._meaning.reset()
         return done
 
-    def save_index(self) -> None:
+    def save_index(self, *, at_least: int = 1) -> None:
         """Write the vector index to its file, for a quicker start."""
         if self._meaning is not None:
-            self._meaning.save()
+            self._meaning.save(at_least=at_least)
 
     def _insert_batch(
         self,

@@ -204,7 +204,7 @@ class MemoryFunctions:
         return [line for line in dict.fromkeys(block.lines) if self._can_write(line)]
 
     def _archival_schema(self) -> Schema | None:
-        if not self._archival.count():
+        if self._archival.is_empty:
             return None
         return _object(query=_text(_QUERY_CHARACTERS), page=_page(self._pages.archival))
 

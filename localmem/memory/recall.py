@@ -137,31 +137,34 @@ class Recall:
         )
         return [_message(row) for row in rows]
 
-    def embed_pending(self) -> int:
-        """Give every spoken message that has none its vector, and return how many that were.
+    def embed_pending(self, most: int | None = None) -> int:
+        """Give every spoken message that has none its vector, or `most` of them, and return how many that were.
 
         `search` does it; in idle time it is free. Each batch is kept, so an interruption loses little.
         """
         if self._meaning is None:
             return 0
         done = 0
-        while rows := self._pending(self._meaning.embedder_name):
+        while most is None or done < most:
+            rows = self._pending(self._meaning.embedder_name, _EMBED_BATCH if most is None else most - done)
+            if not rows:
+                break
             self._meaning.write_texts([row["id"] for row in rows], [row["text"] for row in rows])
             done += len(rows)
         return done
 
-    def save_index(self) -> None:
+    def save_index(self, *, at_least: int = 1) -> None:
         """Write the vector index to its file, for a quicker start."""
         if self._meaning is not None:
-            self._meaning.save()
+            self._meaning.save(at_least=at_least)
 
-    def _pending(self, embedder: str) -> list[sqlite3.Row]:
+    def _pending(self, embedder: str, limit: int) -> list[sqlite3.Row]:
         # Vectors are made in the order of ids, which only grow: what has none is behind the last that has one.
         return self._database.rows(
             "SELECT t.id, t.text FROM message t "
             f"WHERE t.agent_id = ?1 AND {_SPOKEN} AND t.id > (SELECT COALESCE(MAX(item_id), 0) FROM embedding "
             "WHERE agent_id = ?1 AND store = 'message' AND embedder = ?2) ORDER BY t.id LIMIT ?3",
-            (self._agent_id, embedder, _EMBED_BATCH),
+            (self._agent_id, embedder, limit),
         )
 
     def _scope(self, period: _Period, exclude: Collection[int]) -> Scope:

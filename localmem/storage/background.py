@@ -39,6 +39,10 @@ class BackgroundWork(Generic[T]):
         atexit.register(self.stop)
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
+    @property
+    def done(self) -> bool:
+        return self._done.is_set()
+
     def wait(self) -> None:
         """Until the work is done. Ctrl-C ends the waiting, not the work."""
         while not self._done.wait(_LOOK_S):

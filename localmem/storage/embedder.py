@@ -55,6 +55,11 @@ class Embedder(Protocol):
         """Begin now what the first use would have to wait for; gives back at once. A second call does nothing."""
         ...
 
+    @property
+    def ready(self) -> bool:
+        """Whether a use would not have to wait for loading."""
+        ...
+
 
 class SentenceTransformerEmbedder:
     """A sentence-transformers model from a folder or an installed package; loaded at the first use, in
@@ -111,6 +116,10 @@ class SentenceTransformerEmbedder:
         finally:
             self._lock.release()
 
+    @property
+    def ready(self) -> bool:
+        return self._model is not None or (self._loading is not None and self._loading.done)
+
     def _loaded(self) -> SentenceTransformer:
         if self._loading is not None:
             self._loading.wait()  # Ctrl-C comes out of here, and the next use waits again
@@ -148,6 +157,10 @@ class HashEmbedder:
 
     def load_in_background(self) -> None:
         """There is nothing to load."""
+
+    @property
+    def ready(self) -> bool:
+        return True
 
     def _sum_of(self, stems: Sequence[str]) -> NDArray[np.float32]:
         total = np.sum([self._direction(stem) for stem in stems], axis=0)

@@ -151,13 +151,13 @@ class VectorIndex:
         found = self._approximate(vector, min(wanted + len(excluded), len(self._ids)))
         return _picked([pair for pair in found if pair[0] not in excluded], k, within)
 
-    def save(self) -> None:
+    def save(self, *, at_least: int = 1) -> None:
         """Write the graph, if there is one, beside its file and rename: a kill leaves the old file or the
-        new.
+        new. Not while fewer than `at_least` vectors are missing from the file.
 
         A cache may fail to be written: that is logged, and it is built again the next time.
         """
-        if self._path is None or self._graph is None:
+        if self._path is None or self._graph is None or self._unsaved < at_least:
             return
         part = self._path.with_name(self._path.name + ".part")
         try:
@@ -387,11 +387,11 @@ class MeaningIndex:
             found = index.search(vector, limit, allowed=allowed, within=within, exclude=exclude)
         return [(item_id, score) for item_id, score in found if score >= floor]
 
-    def save(self) -> None:
-        """Write the index file, when there is enough for one."""
+    def save(self, *, at_least: int = 1) -> None:
+        """Write the index file, when there is enough for one and `at_least` so many vectors are not in it."""
         with self._database.lock:
             if self._index is not None and not self._database.in_transaction:
-                self._index.save()
+                self._index.save(at_least=at_least)
 
     def _current_index(self) -> VectorIndex:
         if self._index is None:  # late: the dimension is known when the embedder has been loaded

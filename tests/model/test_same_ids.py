@@ -102,15 +102,18 @@ LONG = [f"This is sentence {i} about the harbour, the boats and the wind." for i
 def test_forced_tokens_in_batches_are_those_read_one_by_one(judge: LlamaBackend):
     """The loop against the plainest one there is: one token a decode, the whole vocabulary masked every time."""
     prompt = turns(judge, "Tell me of the sea.")
-    completion = complete(read_afresh(judge), prompt)
-    read_afresh(judge)
+    completion = complete(read_afresh(judge), prompt, max_tokens=200)  # far from the end, where closers are chosen
     constraint = judge.constraint(GRAMMAR)
-    judge.feed(prompt.ids, "main")
+    complete(read_afresh(judge), prompt, grammar=None, max_tokens=1)
+    forced: list[int] = []
     for token in completion.ids:
-        logits = judge.logits()
-        constraint.mask(logits)
-        best = int(logits.argmax())
-        assert best == token or logits[best] - logits[token] < CLOSE
+        forced = forced or constraint.forced()
+        if forced:
+            assert forced.pop(0) == token
+        else:
+            logits = judge.logits()
+            constraint.mask(logits)
+            assert logits.max() - logits[token] < CLOSE
         constraint.accept([token])
         judge.feed([token], "main")
     assert constraint.finished
@@ -154,11 +157,11 @@ def test_side_inference_on_a_fork_reads_its_request_alone_and_leaves_no_trace(
     request = Prompt((*window, *encoder.turn("user", "Sum it up."), *encoder.answer()))
     side = complete(backend, request, grammar=None, sequence="side", max_tokens=24)
     assert side.usage.evaluated_tokens <= request.tokens - len(window)
-    assert_same(judge, backend, request, side.ids, None)
     assert backend.cache.length("side") == 0
     after = complete(backend, prompt)
     assert after.usage.evaluated_tokens == 1
     assert_same(judge, backend, prompt, after.ids, GRAMMAR)
+    assert_same(judge, backend, request, side.ids, None)
 
 
 def test_window_read_ahead_is_the_one_read_in_the_turn(judge: LlamaBackend, backend: LlamaBackend):
@@ -201,19 +204,22 @@ def test_agent_with_idle_work_sees_and_writes_what_one_without_a_cache_does(judg
     agent = make_agent(
         backend, database=Database(":memory:"), budget=Budget(1152, 128), summary_tokens=60, human_limit=80
     )
-    for number, text in enumerate(LONG[:10]):
-        list(agent.send(f"{text} My number is {number}."))
-        if number % 4 == 0:
-            agent.working_context.append("human", f"Number: {number}.")
+    said = iter(LONG * 2)
+    seen = -1
+    while seen < 2:  # the first turn, with a block to render afresh, and two flushes
+        list(agent.send(f"{next(said)} {next(said)} {next(said)}"))
+        if not agent.working_context["human"]:
+            agent.working_context.append("human", "Likes the sea.")
         agent.rest()
         agent.finish_idle_work()
         window = agent.main_context.window()
         assert backend.reusable(window) == window.tokens - 1, "everything that is known has been read"
         assert agent.main_context.context_text == agent.working_context.render()
-        prompt = agent.main_context.prompt()
-        found = complete(backend, prompt, grammar=agent.grammar(), owner="")
-        assert_same(judge, backend, prompt, found.ids, agent.grammar())
-    assert agent.summaries(), "a flush was among it"
+        if len(agent.summaries()) > seen:
+            prompt = agent.main_context.prompt()
+            found = complete(backend, prompt, grammar=agent.grammar(), owner="")
+            assert_same(judge, backend, prompt, found.ids, agent.grammar())
+        seen = len(agent.summaries())
 
 
 def test_shifted_window_is_near_the_one_read_again(judge: LlamaBackend, smollm_path: Path):
@@ -239,8 +245,6 @@ def test_window_with_a_quantised_cache_is_near_the_exact_one(judge: LlamaBackend
 def test_edit_of_the_working_context_costs_its_own_tokens_in_the_turn(backend: LlamaBackend):
     agent = make_agent(backend, budget=Budget(1536, 128), summary_tokens=60)
     list(agent.send("Hello."))
-    before = agent.main_context.tokens
     agent.working_context.append("human", "Likes the sea.")
-    usage = [step.usage for step in agent.send("I like the sea.")]
-    new = agent.main_context.tokens - before
-    assert sum(step.evaluated_tokens for step in usage) <= new + 8
+    step = next(agent.send("I like the sea."))
+    assert step.usage.evaluated_tokens < 64 < step.usage.reused_tokens

@@ -11,6 +11,7 @@ from localmem.calls.prompt import Prompt
 from localmem.kernel.agent import Agent
 from localmem.kernel.cancellation import Cancellation
 from localmem.storage.database import Database
+from localmem.storage.embedder import HashEmbedder
 
 
 def filled(agent: Agent, *, near: bool) -> Agent:
@@ -167,3 +168,39 @@ def test_agent_does_not_work_ahead_in_the_middle_of_an_event():
     rest(agent)
     assert "Likes tea." not in agent.main_context.context_text
     assert replies(steps) == ["Noted."]
+
+
+def test_what_was_said_is_embedded_in_idle_time(clock: Clock):
+    database = Database(":memory:")
+    agent = scripted_agent(database=database, now=clock, embedder=HashEmbedder())
+    list(agent.send("I like tea."))
+    rest(agent)
+    assert database.scalar("SELECT COUNT(*) FROM embedding") == 2
+    assert agent.recall.embed_pending() == 0
+
+
+class SlowEmbedder(HashEmbedder):
+    """Is not ready before it is told so."""
+
+    loaded = False
+    loading = False
+
+    def load_in_background(self) -> None:
+        self.loading = True
+
+    @property
+    def ready(self) -> bool:
+        return self.loaded
+
+
+def test_event_does_not_wait_for_an_embedder_that_is_loading():
+    embedder = SlowEmbedder()
+    agent = scripted_agent(embedder=embedder)
+    list(agent.send("I like tea."))
+    agent.rest()
+    assert replies(agent.send("And you?")) == ["All right."]
+    assert embedder.loading
+    agent.rest()
+    embedder.loaded = True
+    agent.finish_idle_work()
+    assert agent.recall.embed_pending() == 0

@@ -316,8 +316,22 @@ def test_a_removal_before_the_save_is_kept(path, database, saved):
     assert 43 not in ids(opened(path, database).search(saved[42], 199))
 
 
+def test_what_the_file_holds_already_is_not_written_again(path, database, saved):
+    index = opened(path, database)
+    shutil.rmtree(path.parent)
+
+    index.save()
+    index.remove(7)
+    index.save(at_least=2)
+
+    assert not path.exists()
+    index.save()
+    assert path.exists()
+
+
 def test_saving_where_it_cannot_be_is_no_error(path, database, saved, caplog):
     index = opened(path, database)
+    index.remove(7)
     shutil.rmtree(path.parent)
     path.parent.write_text("in the way")
 
