@@ -524,7 +524,7 @@ def main() -> None:
     if arguments.json:
         print(json.dumps(measured, indent=2))
     else:
-        print("\n".join(f"{name:32}{value:12.2f}" for name, value in measured.items()))
+        print("\n".join(f"{name:32}{value:12.3f}" for name, value in measured.items()))
 
 
 if __name__ == "__main__":
