@@ -284,9 +284,9 @@ class MemoryFunctions:
     def _show(self, page: Page[Any], rows: Sequence[tuple[str, str]], query: str) -> str:  # Any: both kinds of item
         """A page of results in at most `result_tokens`, each row cut round what was searched for."""
         if not rows:
-            return f"There is no page {page.page + 1}: {page.total} results, {page.pages} pages."
+            return f"There is no page {page.page + 1}: {page.counted} results, {page.pages} pages."
         first = page.page * PAGE_SIZE + 1
-        header = f"Results {first}-{first + len(rows) - 1} of {page.total}, page {page.page + 1} of {page.pages}:"
+        header = f"Results {first}-{first + len(rows) - 1} of {page.counted}, page {page.page + 1} of {page.pages}:"
         share = (self._result_tokens - count(self._tokenizer, header)) // len(rows) - 4
         lines = [_row(self._tokenizer, head, text, query, share) for head, text in rows]
         return "\n".join([header, *lines])

@@ -85,6 +85,11 @@ class Page(Generic[Item]):
     total: int
     more: bool = False
 
+    @property
+    def counted(self) -> str:
+        """The total as people read it: `23`, or `500+` when there are more."""
+        return f"{self.total}+" if self.more else str(self.total)
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:

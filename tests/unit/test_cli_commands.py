@@ -17,6 +17,7 @@ from localmem.backend.scripted import ScriptedBackend
 from localmem.config import load_settings
 from localmem.interfaces.cli import run
 from localmem.interfaces.cli.common import one_line, page_note, plain
+from localmem.memory.search import Page
 from localmem.storage.lock import agent_lock
 
 HASH = ["-o", "embedder", "hash"]
@@ -374,8 +375,13 @@ def test_one_line_is_cut_at_its_width():
 
 
 @pytest.mark.parametrize(
-    ("total", "shown", "page", "pages", "note"),
-    [(0, 0, 1, 0, "nothing found"), (23, 10, 2, 3, "results 11-20 of 23, page 2 of 3")],
+    ("found", "note"),
+    [
+        (Page((), 0, 0, 0), "nothing found"),
+        (Page(tuple("x" * 10), 1, 3, 23), "results 11-20 of 23, page 2 of 3"),
+        (Page(tuple("x" * 10), 1, 50, 500, more=True), "results 11-20 of 500+, page 2 of 50"),
+        (Page((), 8, 3, 23), "there is no page 9: 23 results on 3 pages"),
+    ],
 )
-def test_page_note_counts_from_one(total: int, shown: int, page: int, pages: int, note: str):
-    assert page_note(total, shown, page, pages) == note
+def test_page_note_counts_from_one(found: Page[str], note: str):
+    assert page_note(found, found.page + 1) == note

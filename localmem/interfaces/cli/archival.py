@@ -196,9 +196,9 @@ def _progress(shared: Shared, total: int, name: str | None = None) -> Generator[
 def _show(shared: Shared, found: Page[Passage], page: int) -> None:
     if shared.as_json:
         items = [_object(passage) for passage in found.items]
-        print_json({"total": found.total, "page": page, "pages": found.pages, "items": items})
+        print_json({"total": found.total, "more": found.more, "page": page, "pages": found.pages, "items": items})
         return
-    shared.say(page_note(found.total, len(found.items), page, found.pages))
+    shared.say(page_note(found, page))
     for passage in found.items:
         source = f" {one_line(passage.source, 40)}" if passage.source else ""
         tags = "".join(f" #{one_line(tag, 30)}" for tag in passage.tags)

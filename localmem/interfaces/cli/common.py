@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from localmem.kernel.agent import Agent
     from localmem.memory.archival import Archival
     from localmem.memory.recall import Recall
+    from localmem.memory.search import Page
     from localmem.storage.agent_store import AgentRow, AgentStore
     from localmem.storage.database import Database
 
@@ -323,14 +324,14 @@ def when(moment: datetime | None) -> str:
     return "never" if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M")
 
 
-def page_note(total: int, shown: int, page: int, pages: int) -> str:
+def page_note(found: Page[Any], page: int) -> str:  # Any: whatever was found
     """Which results are shown: `results 6-10 of 23, page 2 of 5`."""
-    if not total:
+    if not found.total:
         return "nothing found"
-    if not shown:
-        return f"there is no page {page}: {total} results on {pages} pages"
+    if not found.items:
+        return f"there is no page {page}: {found.counted} results on {found.pages} pages"
     first = (page - 1) * PAGE_SIZE + 1
-    return f"results {first}-{first + shown - 1} of {total}, page {page} of {pages}"
+    return f"results {first}-{first + len(found.items) - 1} of {found.counted}, page {page} of {found.pages}"
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -72,9 +72,9 @@ def _show(shared: Shared, found: Page[Message], page: int) -> None:
             {"id": message.id, "kind": message.kind, "created_at": message.created_at, "text": message.text}
             for message in found.items
         ]
-        print_json({"total": found.total, "page": page, "pages": found.pages, "items": items})
+        print_json({"total": found.total, "more": found.more, "page": page, "pages": found.pages, "items": items})
         return
-    shared.say(page_note(found.total, len(found.items), page, found.pages))
+    shared.say(page_note(found, page))
     for message in found.items:
         who = "user" if message.kind == "user_message" else "agent"
         click.echo(f"[{when(message.created_at)}] {who}: {_shown(message.text)}")
