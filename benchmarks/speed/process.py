@@ -26,7 +26,7 @@ HELP_RUNS = 10
 REPEATS = 5
 KIND_CHARS = 600_000  # of each kind of text
 PIECE_CHARS = 2_000  # a long message
-WINDOW = 2_560
+WINDOW = 3_072
 SEQUENCES = 3  # those of LlamaBackend
 CHUNK = 128  # tokens it reads at once
 CODE = ("inspect.py", "typing.py", "argparse.py", "tarfile.py", "turtle.py", "datetime.py")
@@ -160,7 +160,7 @@ def memory_figures(model: str, models_dir: Path) -> dict[str, float]:
     """What a process that runs an agent keeps in memory beyond llama.cpp's own buffers, in MB (10^6 bytes).
 
     Two fresh processes, both with one thread, on the CPU. One opens an agent with the embedder "hash" in a window of
-    2,560 tokens and talks until its queue has been flushed, and a dozen turns at least. The other only makes the same
+    3,072 tokens and talks until its queue has been flushed, and a dozen turns at least. The other only makes the same
     model and the same context, and reads tokens in the same chunks until the context is as full: what its resident
     memory grows by, from the moment before the weights are opened, is llama.cpp's share, mapped weights, repacked
     weights, KV cache and compute buffers. Everything else of the first process is ours: the interpreter, every
@@ -223,7 +223,7 @@ def _llama_memory(path: str, n_ctx: int, filled: int) -> dict[str, float]:
     """Resident MB before the weights are opened, and the peaks of llama.cpp alone."""
     from localmem.backend.llama_library import LlamaContext, LlamaModel, _library
 
-    _library()  # the shared libraries are counted as ours
+    _library()  # before the first look: the shared libraries are counted as ours
     before = _resident_mb()
     model = LlamaModel(Path(path))
     context = LlamaContext(model, n_ctx=n_ctx, sequences=SEQUENCES)
