@@ -43,6 +43,10 @@ class Memory(Protocol):
         """Move tokens `start` to `stop` (exclusive) out of `source` and into `target`, `by` positions on."""
         ...
 
+    def compact(self, sequence: int) -> bool:
+        """Move a sequence to the first cells; False when it was lost on the way."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Moved:
@@ -92,6 +96,8 @@ class KVCache:
             if sequence == "main":
                 self._swap()
                 self.drop("ahead")
+                self._compact_main()
+                length = min(length, self.length("main"))
             else:
                 self._fork(source, sequence, length)
         self.truncate(sequence, length)
@@ -163,6 +169,10 @@ class KVCache:
     def _swap(self) -> None:
         self._places["main"], self._places["ahead"] = self._places["ahead"], self._places["main"]
         self._ids["main"], self._ids["ahead"] = self._ids["ahead"], self._ids["main"]
+
+    def _compact_main(self) -> None:
+        if self._memory is not None and not self._memory.compact(self._places["main"]):
+            self._ids["main"].clear()
 
     def _fork(self, source: Sequence, target: Sequence, length: int) -> None:
         self.drop(target)

@@ -82,6 +82,7 @@ class LlamaBackend:
     ) -> None:
         self.options = options or LlamaOptions()
         layers = 0 if counting_only else _gpu_layers(self.options.gpu_layers, path)
+        self._flash_attention = _flash_attention(self.options, layers)
         self._model = LlamaModel(path, gpu_layers=layers, vocabulary_only=counting_only)
         self._lock = threading.RLock()
         vocabulary = self._model.vocabulary()
@@ -122,7 +123,7 @@ class LlamaBackend:
             sequences=3,
             type_k=self.options.type_k,
             type_v=self.options.type_v,
-            flash_attention=self.options.flash_attention,
+            flash_attention=self._flash_attention,
         )
         self.cache = KVCache(self._context, can_cut=self._model.keeps_every_token)
         self._snapshots = self._open_snapshots(self._context.n_ctx)
@@ -137,7 +138,7 @@ class LlamaBackend:
             "n_ctx": n_ctx,
             "type_k": self.options.type_k,
             "type_v": self.options.type_v,
-            "flash_attention": self.options.flash_attention,
+            "flash_attention": self._flash_attention,
             "llama_cpp": version("llama-cpp-python"),
         }
         return SnapshotStore(
@@ -403,6 +404,14 @@ def _seconds(context: LlamaContext, threads: int, tokens: list[int], *, times: i
         seconds.append(time.perf_counter() - started)
     context.truncate(0, 0)
     return median(seconds[1:])
+
+
+def _flash_attention(options: LlamaOptions, gpu_layers: int) -> str:
+    """`auto` is off on a CPU: there it makes batches of a few tokens, such as forced ones, a fifth slower, and small
+    and large batches differ. A quantised cache of values needs it."""
+    if options.flash_attention != "auto":
+        return options.flash_attention
+    return "on" if gpu_layers or options.type_v not in ("f16", "f32", "bf16") else "off"
 
 
 def _gpu_layers(setting: int, path: Path) -> int:

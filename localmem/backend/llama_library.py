@@ -313,9 +313,20 @@ class LlamaContext:
         library.llama_memory_seq_cp(self._memory, source, target, start + by, stop + by)
         library.llama_memory_seq_rm(self._memory, source, start + by, stop + by)
 
-    @property
-    def can_shift(self) -> bool:
-        return bool(_library().llama_memory_can_shift(self._memory))
+    def compact(self, sequence: int) -> bool:
+        """Move a sequence's cells to the first free ones; False when that failed, and then the sequence is empty.
+
+        Without flash attention a decode computes over every cell up to the last one in use, whoever's it is.
+        """
+        library = _library()
+        size = int(library.llama_state_seq_get_size(self._context, sequence))
+        state = (ctypes.c_uint8 * size)()
+        written = int(library.llama_state_seq_get_data(self._context, state, size, sequence))
+        self.truncate(sequence, 0)
+        if written and library.llama_state_seq_set_data(self._context, state, written, sequence) == written:
+            return True
+        self.truncate(sequence, 0)
+        return False
 
     def save_sequence(self, path: Path, sequence: int, ids: Sequence[int]) -> int:
         """Write a sequence's KV cells with the ids they stand for into llama.cpp's own file; gives its bytes, 0 when

@@ -20,6 +20,7 @@ class Cells:
     def __init__(self, *, can_cut: bool = True) -> None:
         self.held: dict[int, dict[int, int]] = {0: {}, 1: {}, 2: {}}
         self._can_cut = can_cut
+        self.lost_when_compacted = False
 
     def truncate(self, sequence: int, length: int) -> bool:
         if not self._can_cut and 0 < length < len(self.held[sequence]):
@@ -30,6 +31,11 @@ class Cells:
     def fork(self, source: int, target: int, length: int) -> None:
         assert not self.held[target]
         self.held[target] = {p: t for p, t in self.held[source].items() if p < length}
+
+    def compact(self, sequence: int) -> bool:
+        if self.lost_when_compacted:
+            self.held[sequence] = {}
+        return not self.lost_when_compacted
 
     def shift(self, source: int, target: int, *, start: int, stop: int, by: int) -> None:
         moving = {p: t for p, t in self.held[source].items() if start <= p < stop}
@@ -96,6 +102,16 @@ def test_window_read_ahead_becomes_main_and_the_old_one_is_gone():
     assert list(cache.ids("main")) == [1, 2, 3, 4], "reading ahead leaves main as it is"
     assert complete(cache, cells, [1, 2, 9, 9, 9, 5], "main") == 5
     assert cache.length("ahead") == 0
+    agree(cache, cells)
+
+
+def test_window_that_is_lost_when_it_is_moved_is_read_again():
+    cells = Cells()
+    cache = KVCache(cells)
+    complete(cache, cells, [1, 2, 3, 4], "main")
+    complete(cache, cells, [1, 2, 9, 9], "ahead")
+    cells.lost_when_compacted = True
+    assert cache.begin([1, 2, 9, 9, 5], "main") == 0
     agree(cache, cells)
 
 
