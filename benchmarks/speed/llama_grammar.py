@@ -59,7 +59,9 @@ def gbnf(frame: list[str], functions: dict[str, Any]) -> str:
     before, between, after = frame
     rules: list[str] = []
     for index, (name, parameters) in enumerate(functions.items()):
-        found = json_schema_to_gbnf(json.dumps(unbounded(parameters)), prop_order=list(parameters.get("properties", {})))
+        found = json_schema_to_gbnf(
+            json.dumps(unbounded(parameters)), prop_order=list(parameters.get("properties", {}))
+        )
         names = [line.split(" ::= ")[0] for line in found.splitlines() if " ::= " in line]
         for rule in sorted(names, key=len, reverse=True):
             found = _renamed(found, rule, f"f{index}-{rule}")

@@ -23,6 +23,10 @@ from localmem.storage.embedder import Embedder
 
 logger = logging.getLogger(__name__)
 
+_TOKENS_AN_EDIT = 400
+"""What an edited line is worth in tokens read again. Until then, and at the latest until the next flush, the edit stands
+in the queue; a laptop need not burn half a minute of two cores for each."""
+
 _EMBED_AT_ONCE = 4  # messages between two looks at the cancellation
 _WORTH_SAVING = 500  # vectors that are not in an index's file yet: writing a large one takes half a second
 _LOOK_S = 0.02
@@ -96,12 +100,17 @@ class IdleWork:
                 self._queue_manager.carry_out(flush)
 
     def _render_afresh(self) -> None:
-        """Show edited blocks as they are."""
+        """Show edited blocks as they are, once the edits are worth what has to be read again for it."""
         context, rendered = self._queue_manager.main_context, self._working_context().render()
-        if context.context_text != rendered:
-            window = context.window(context=rendered)
-            if self._backend.read_ahead(window, owner=self._owner, cancellation=self._cancellation):
-                self._queue_manager.render(rendered)
+        edited = set(context.context_text.split("\n")) ^ set(rendered.split("\n"))
+        if not edited:
+            return
+        window = context.window(context=rendered)
+        unread = window.tokens - self._backend.reusable(window, sequence="ahead")
+        if unread <= _TOKENS_AN_EDIT * len(edited) and self._backend.read_ahead(
+            window, owner=self._owner, cancellation=self._cancellation
+        ):
+            self._queue_manager.render(rendered)
 
     def _read_window(self) -> None:
         """After a flush in a turn, or an opening: read what the next turn will begin with."""
