@@ -24,8 +24,8 @@ from localmem.storage.embedder import Embedder
 logger = logging.getLogger(__name__)
 
 _TOKENS_AN_EDIT = 400
-"""What an edited line is worth in tokens read again. Until then, and at the latest until the next flush, the edit stands
-in the queue; a laptop need not burn half a minute of two cores for each."""
+"""What an edited line is worth in tokens read again. Until then, or until the next flush, the edit stands in the queue;
+a laptop need not burn half a minute of two cores for each."""
 
 _EMBED_AT_ONCE = 4  # messages between two looks at the cancellation
 _WORTH_SAVING = 500  # vectors that are not in an index's file yet: writing a large one takes half a second

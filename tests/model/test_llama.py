@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import CONTROL_TEXT, make_agent
 
+from localmem.backend import llama_library
 from localmem.backend.base import Completion, Sampling
 from localmem.backend.llama import LlamaBackend, LlamaOptions
 from localmem.backend.llama_library import LlamaContext, LlamaModel
@@ -132,20 +133,6 @@ def greedy(backend: LlamaBackend, prompt: Prompt, *, max_tokens: int = 24, seque
     )
 
 
-def test_reused_prefix_gives_the_ids_of_a_fresh_context(smollm_path: Path, fresh: LlamaBackend):
-    first = prompt_of(fresh, "Tell me about owls and about foxes.")
-    begun = greedy(fresh, first)
-    longer = Prompt((*first.ids, *begun.ids, *fresh.tokenizer.encode(" And about bears?")))
-    branched = Prompt((*first.ids[:-6], *fresh.tokenizer.encode(" or wolves?")))
-    reused = [greedy(fresh, prompt) for prompt in (longer, branched, longer)]
-    assert all(completion.usage.reused_tokens > 10 for completion in reused)
-    other = LlamaBackend(smollm_path, window=1024, options=LlamaOptions(threads=1))
-    anew = [greedy(other, longer)]
-    other.close()
-    assert anew[0].usage.reused_tokens == 0
-    assert reused[0].ids == anew[0].ids == reused[2].ids
-
-
 def test_side_work_between_two_turns_changes_nothing(fresh: LlamaBackend):
     prompt = prompt_of(fresh, "Tell me about owls.")
     before = greedy(fresh, prompt)
@@ -173,6 +160,43 @@ def test_cancelled_reading_keeps_what_was_read_and_goes_on_from_there(fresh: Lla
     stopped = fresh.complete(long, grammar=None, sampling=Sampling(), max_tokens=8, cancellation=cancellation)
     assert (stopped.finish_reason, stopped.text) == ("cancelled", "")
     assert 0 < greedy(fresh, long, max_tokens=8).usage.reused_tokens < 600
+
+
+def test_window_read_ahead_makes_way_when_the_cells_run_out(smollm_path: Path):
+    backend = LlamaBackend(smollm_path, window=256, options=LlamaOptions(threads=1))
+    main, ahead, side = (
+        Prompt(tuple(backend.tokenizer.encode(word))[:1] * size)
+        for word, size in ((" sea", 240), (" sky", 1_500), (" sun", 620))
+    )
+    greedy(backend, main, max_tokens=4)
+    assert backend.read_ahead(ahead)
+    assert greedy(backend, side, max_tokens=4, sequence="side").usage.prompt_tokens == side.tokens
+    assert backend.cache.length("ahead") == 0
+    assert greedy(backend, main, max_tokens=4).usage.evaluated_tokens == 1
+    assert not backend.read_ahead(Prompt(ahead.ids * 2)), "no cells for it"
+    backend.close()
+
+
+def test_reading_ahead_that_is_cut_short_leaves_main_and_goes_on_from_there(fresh: LlamaBackend):
+    main = prompt_of(fresh, "Hello.")
+    first = greedy(fresh, main)
+    ahead = Prompt(tuple(fresh.tokenizer.encode("the sea is wide and the sky is high. " * 60))[:600])
+    cancellation = Cancellation()
+    threading.Thread(target=cancel_when, args=(cancellation, lambda: fresh.cache.length("ahead") > 0)).start()
+    assert not fresh.read_ahead(ahead, cancellation=cancellation)
+    assert greedy(fresh, main).ids == first.ids
+    read = fresh.reusable(ahead)
+    assert 0 < read < 600
+    assert fresh.read_ahead(ahead)
+    assert greedy(fresh, ahead, max_tokens=4).usage.evaluated_tokens == 1
+
+
+def test_devices_are_told_and_this_llama_cpp_without_a_gpu_offers_none():
+    free = [free for _, free in llama_library._devices()]
+    assert free
+    assert all(size > 0 for size in free)
+    if not any(kind in (1, 2) for kind, _ in llama_library._devices()):
+        assert llama_library.gpu_free_bytes() is None
 
 
 def test_character_of_several_tokens_is_handed_on_whole(fresh: LlamaBackend):

@@ -129,6 +129,14 @@ def test_window_that_grew_turn_by_turn_is_the_one_read_at_once(judge: LlamaBacke
     assert completion.usage.reused_tokens > prompt.tokens // 2
 
 
+def test_window_that_went_another_way_is_the_one_read_at_once(judge: LlamaBackend, backend: LlamaBackend):
+    first, branched = turns(backend, *LONG[:6]), turns(backend, *LONG[:3], *LONG[8:10])
+    for prompt in (first, branched, first):
+        completion = complete(backend, prompt)
+        assert_same(judge, backend, prompt, completion.ids, GRAMMAR)
+    assert completion.usage.reused_tokens > 50
+
+
 def test_window_restored_from_disk_is_the_one_that_was_read(
     judge: LlamaBackend, backend: LlamaBackend, smollm_path: Path, tmp_path: Path
 ):
