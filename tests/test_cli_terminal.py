@@ -123,6 +123,16 @@ def test_interrupt_stops_the_reply_and_not_the_program(terminal: Terminal):
     assert terminal.exit_code() == 0
 
 
+def test_killed_program_keeps_what_the_model_has_read(terminal: Terminal, home: Path):
+    terminal.wait_for(PROMPT)
+    terminal.type(b"Hello there!" + ENTER)
+    terminal.wait_for(b"\n")
+    terminal.wait_for(PROMPT)
+    os.kill(terminal.pid, signal.SIGTERM)
+    assert terminal.exit_code() == 128 + signal.SIGTERM
+    assert list((home / "snapshots").glob("*.kv"))
+
+
 def test_timed_event_comes_due_while_the_user_writes(terminal: Terminal, home: Path, smollm_path: Path):
     terminal.wait_for(PROMPT)
     terminal.type(b"draft")

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 
 from benchmarks.common import save
 
-PARTS = ("process", "restore", "decoding", "window", "growth", "storage")
-"""In this order: what needs the model first. Each runs in a process of its own, so that none finds another's memory."""
+PARTS = ("window", "decoding", "restore", "process", "growth", "storage")
+"""Each runs in a process of its own, so that none finds another's memory."""
 
 WITH_MODEL = {"process", "restore", "decoding", "window"}
 

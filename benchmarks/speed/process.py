@@ -199,7 +199,7 @@ def _agent_memory(model: str, models_dir: str, home: str) -> dict[str, float]:
     from localmem.runtime import open as open_agent
 
     flags = {"model": model, "models_dir": models_dir, "home": home, "window": WINDOW, "seed": 0}
-    settings = load_settings(flags={**flags, "threads": 1, "gpu_layers": 0, "embedder": "hash"})
+    settings = load_settings(flags={**flags, "threads": 2, "gpu_layers": 0, "embedder": "hash"})
     backend = load_backend(settings)
     loading = _peak_mb()
     _forget_peak()

@@ -80,7 +80,7 @@ def _first_token(settings: Settings, window: Prompt, *, keep: bool) -> float:
     backend.complete(window, grammar=None, sampling=Sampling(), max_tokens=1, owner="speed")
     took = time.perf_counter() - started
     if keep:
-        backend.keep(owner="speed")
+        backend.keep(window, owner="speed")
     backend.close()
     return took
 

@@ -86,8 +86,15 @@ class Backend(Protocol):
         """
         ...
 
-    def keep(self, *, owner: str, static_tokens: int = 0) -> None:
-        """Write main to disk as `owner`'s, and its first `static_tokens` for every agent, where that is not done."""
+    def take_over(self, window: Prompt, *, owner: str = "") -> None:
+        """Make main what has been read ahead of `owner`'s window, where that is more than main holds of it."""
+        ...
+
+    def keep(self, window: Prompt, *, owner: str, static_tokens: int = 0) -> None:
+        """Write to disk what has been read of `owner`'s window, and its first `static_tokens` for every agent.
+
+        Nothing that is there already is written again; nothing without an owner.
+        """
         ...
 
     def write_grammar(self, grammar: CallGrammar) -> str:

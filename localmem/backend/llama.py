@@ -43,6 +43,8 @@ _SIDE_TOKENS = 2048
 
 _LEAST_SNAPSHOT = 128  # tokens: fewer are read as fast as a file
 _STATIC_OWNER = "static prefix"
+_NEVER_READ = -1  # behind a window whose every token may be reused: a prompt's last one never is
+_PROBED_BATCH = 16  # tokens; more would make every start wait for seconds
 _GPU_BUFFER_BYTES = 500_000_000  # KV cache and compute buffers of a small model at 4,096 tokens, generously
 _AHEAD_MARGIN = 512  # cells a turn may need while a window is read ahead
 _READ_CHUNK = 128
@@ -169,7 +171,7 @@ class LlamaBackend:
             reused, read = 0, started
             try:
                 if sequence == "main":
-                    self._take_over(prompt, owner)
+                    self._open_window(prompt, owner)
                 reused = self._begin(prompt, sequence)
                 self._read((*prompt.ids, *loop.head), sequence)
                 read = time.perf_counter()
@@ -196,7 +198,7 @@ class LlamaBackend:
 
     def read_ahead(self, prompt: Prompt, *, owner: str = "", cancellation: Cancellation | None = None) -> bool:
         with self._lock, self._watching(cancellation):
-            self._take_over(prompt, owner)
+            self._open_window(prompt, owner)
             new = prompt.tokens - self.cache.reusable(prompt.ids, "main")
             if new <= 1:
                 return True
@@ -209,13 +211,19 @@ class LlamaBackend:
                 return False
             return True
 
-    def keep(self, *, owner: str, static_tokens: int = 0) -> None:
+    def take_over(self, window: Prompt, *, owner: str = "") -> None:
+        with self._lock:
+            if owner == self._owner:
+                self.cache.begin((*window.ids, _NEVER_READ), "main")
+
+    def keep(self, window: Prompt, *, owner: str, static_tokens: int = 0) -> None:
         with self._lock:
             if not owner or owner != self._owner:
                 return
+            self.take_over(window, owner=owner)
             self._save(owner, "main")
             if self.cache.length("main") >= static_tokens > 0:
-                self.cache.begin((*self.cache.ids("main")[:static_tokens], -1), "side")  # -1: it is never read
+                self.cache.begin((*self.cache.ids("main")[:static_tokens], _NEVER_READ), "side")
                 self._save(_STATIC_OWNER, "side")
                 self.cache.drop("side")
 
@@ -225,10 +233,11 @@ class LlamaBackend:
             place = self.cache.place(sequence)
             self._snapshots.save(owner, ids, lambda path: self._llama.save_sequence(path, place, ids))
 
-    def _take_over(self, prompt: Prompt, owner: str) -> None:
+    def _open_window(self, prompt: Prompt, owner: str) -> None:
         """Make main `owner`'s: save another's window first, and look on disk for what is not in the cache."""
         if owner != self._owner:
-            self.keep(owner=self._owner)
+            if self._owner:
+                self._save(self._owner, "main")
             self._owner = owner
         if self._snapshots is None:
             return
@@ -353,8 +362,8 @@ class LlamaBackend:
         if len(counts) == 1:
             return ThreadGovernor(reading=1, writing=1)
         token = self.tokenizer.encode("the")[0]
-        reading = {count: _seconds(context, count, [token] * LEAST_BATCH, times=1) for count in counts}
-        writing = {count: _seconds(context, count, [token], times=3) for count in counts}
+        writing = {count: _seconds(context, count, [token], times=4) for count in counts}
+        reading = {count: _seconds(context, count, [token] * _PROBED_BATCH, times=1) for count in counts}
         logger.info("threads, seconds: reading %s, writing %s", reading, writing)
         return ThreadGovernor(
             reading=min(reading, key=lambda count: reading[count]),
@@ -395,15 +404,15 @@ def _not_open() -> BackendError:
 
 
 def _seconds(context: LlamaContext, threads: int, tokens: list[int], *, times: int) -> float:
-    """Seconds a decode of `tokens` takes: the median of some, after one that touches cold memory."""
+    """Seconds a decode of `tokens` takes: the median of some, so that the first, in cold memory, does not count."""
     context.set_threads(threads, threads)
     seconds: list[float] = []
-    for turn in range(times + 1):
+    for turn in range(times):
         started = time.perf_counter()
         context.decode(tokens, position=turn * len(tokens), sequence=0)
         seconds.append(time.perf_counter() - started)
     context.truncate(0, 0)
-    return median(seconds[1:])
+    return median(seconds)
 
 
 def _flash_attention(options: LlamaOptions, gpu_layers: int) -> str:

@@ -77,7 +77,7 @@ class ScriptedBackend:
         self._otherwise = otherwise
         self.cache = KVCache()
         self.ahead_prompts: list[Prompt] = []
-        self.kept: list[str] = []
+        self.kept: list[tuple[str, Prompt]] = []
 
     def complete(
         self,
@@ -126,8 +126,11 @@ class ScriptedBackend:
         self.cache.extend("ahead", prompt.ids[self.cache.length("ahead") :])
         return True
 
-    def keep(self, *, owner: str, static_tokens: int = 0) -> None:
-        self.kept.append(owner)
+    def take_over(self, window: Prompt, *, owner: str = "") -> None:
+        self.cache.begin((*window.ids, -1), "main")
+
+    def keep(self, window: Prompt, *, owner: str, static_tokens: int = 0) -> None:
+        self.kept.append((owner, window))
 
     def write_grammar(self, grammar: CallGrammar) -> str:
         return grammar.lark(lambda text: self.tokenizer.encode(text, special=True))

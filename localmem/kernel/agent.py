@@ -164,7 +164,7 @@ class Agent:
 
     def rest(self) -> None:
         """Work ahead in the background until the next event, unless idle work is off: summary, rendering, reading,
-        indexes, snapshot."""
+        vectors, indexes."""
         if self.options.idle and not self._busy.locked():
             self._idle_work.start()
 
@@ -284,7 +284,7 @@ class Agent:
     def close(self) -> None:
         """Save what is cached and let go of the agent."""
         self.wake()
-        self.backend.keep(owner=self.owner, static_tokens=self.main_context.static_tokens)
+        self.backend.keep(self.main_context.window(), owner=self.owner, static_tokens=self.main_context.static_tokens)
         self.recall.save_index()
         self.archival.save_index()
         for closer in self._closers:

@@ -80,7 +80,7 @@ class IdleWork:
     def _work(self) -> None:
         if self._embedder is not None:
             self._embedder.load_in_background()
-        jobs = (self._flush_ahead, self._render_afresh, self._read_window, self._embed, self._keep)
+        jobs = (self._flush_ahead, self._render_afresh, self._read_window, self._embed)
         try:
             for job in jobs:
                 if self._cancellation.cancelled:
@@ -113,9 +113,10 @@ class IdleWork:
             self._queue_manager.render(rendered)
 
     def _read_window(self) -> None:
-        """After a flush in a turn, or an opening: read what the next turn will begin with."""
+        """After a flush in a turn, or an opening: read what the next turn will begin with. Make main what was read."""
         window = self._queue_manager.main_context.window()
-        self._backend.read_ahead(window, owner=self._owner, cancellation=self._cancellation)
+        if self._backend.read_ahead(window, owner=self._owner, cancellation=self._cancellation):
+            self._backend.take_over(window, owner=self._owner)
 
     def _embed(self) -> None:
         """Give what was said its place in meaning, and save the indexes when much is new."""
@@ -131,7 +132,3 @@ class IdleWork:
         for storage in (self._recall, self._archival):
             if not self._cancellation.cancelled:
                 storage.save_index(at_least=_WORTH_SAVING)
-
-    def _keep(self) -> None:
-        """Write what has been read to disk."""
-        self._backend.keep(owner=self._owner, static_tokens=self._queue_manager.main_context.static_tokens)

@@ -142,7 +142,7 @@ def test_window_restored_from_disk_is_the_one_that_was_read(
 ):
     prompt = turns(backend, *LONG)
     first = complete(backend, prompt)
-    backend.keep(owner="ana")
+    backend.keep(prompt, owner="ana")
     backend.close()
     again = open_backend(smollm_path, snapshots=tmp_path / "snapshots", snapshot_bytes=1 << 30)
     longer = turns(again, *LONG, "And the sky?")
@@ -196,7 +196,7 @@ def test_damaged_snapshot_costs_a_cold_read_and_nothing_else(
 ):
     prompt = turns(backend, *LONG)
     complete(backend, prompt)
-    backend.keep(owner="ana")
+    backend.keep(prompt, owner="ana")
     for payload in (tmp_path / "snapshots").glob("*.kv"):
         damaged = bytearray(payload.read_bytes())
         damaged[len(damaged) // 2] ^= 1

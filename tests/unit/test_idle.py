@@ -161,6 +161,16 @@ def test_agent_that_is_closed_while_it_works_ahead_stops():
     assert reopened <= agent.options.budget.flush_tokens
 
 
+def test_window_read_ahead_is_main_when_the_user_comes_back_and_is_kept_at_closing():
+    agent = filled(scripted_agent(window=8_000), near=True)
+    rest(agent)
+    backend, window = agent.backend, agent.main_context.window()
+    assert isinstance(backend, ScriptedBackend)
+    assert backend.cache.ids("main") == window.ids
+    agent.close()
+    assert backend.kept == [("", window)]
+
+
 def test_agent_does_not_work_ahead_in_the_middle_of_an_event():
     agent = scripted_agent([append("Likes tea."), say("Noted.")])
     steps = agent.send("I like tea.")

@@ -8,9 +8,11 @@ one thread. From a pipe each line is a message and each reply a line.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -65,7 +67,7 @@ def chat(shared: Shared, thoughts: bool, calls: bool, no_stream: bool, no_idle: 
     on_terminal = sys.stdin.isatty()
     if no_idle:
         shared = replace(shared, flags={**shared.flags, "idle": False})
-    with open_to_run(shared) as agent:
+    with open_to_run(shared) as agent, _closing_on_signals():
         view = View(stream=on_terminal and not no_stream, one_line=not on_terminal, calls=calls, thoughts=thoughts)
         conversation = Conversation(agent, view, shared)
         conversation.begin()
@@ -75,6 +77,22 @@ def chat(shared: Shared, thoughts: bool, calls: bool, no_stream: bool, no_idle: 
             conversation.from_lines(sys.stdin.buffer)
         conversation.end()
     return int(conversation.failed and not on_terminal)
+
+
+@contextmanager
+def _closing_on_signals() -> Generator[None]:
+    """In here a closed terminal or a kill ends the program as Ctrl-D does: what the model has read is kept."""
+    signals = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]  # Windows has one
+
+    def leave(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in signals}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @dataclass(frozen=True, slots=True)
