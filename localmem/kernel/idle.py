@@ -23,7 +23,7 @@ from localmem.storage.embedder import Embedder
 
 logger = logging.getLogger(__name__)
 
-_TOKENS_AN_EDIT = 400
+_TOKENS_AN_EDIT = 200
 """What an edited line is worth in tokens read again. Until then, or until the next flush, the edit stands in the queue;
 a laptop need not burn half a minute of two cores for each."""
 
