@@ -7,6 +7,7 @@ change only when the window they lead to has been read whole, so the user never 
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 import time
@@ -61,7 +62,8 @@ class IdleWork:
         if self._thread is not None and self._thread.is_alive():
             return
         self._cancellation.clear()
-        # A daemon: a program that ends without closing its agent must not wait for a summary nobody will read.
+        # A daemon, stopped at exit: a program that ends without closing its agent waits for no summary.
+        atexit.register(self.preempt)
         self._thread = threading.Thread(target=self._work, name="localmem idle work", daemon=True)
         self._thread.start()
 
@@ -76,6 +78,7 @@ class IdleWork:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+            atexit.unregister(self.preempt)
 
     def _work(self) -> None:
         if self._embedder is not None:
