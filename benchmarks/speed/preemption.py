@@ -2,6 +2,9 @@
 
 python -m benchmarks.speed.preemption [--model NAME] [--json]
 
+Run by itself it writes `benchmarks/results/preemption-MODEL.json`; as a part of `benchmarks.speed` it gives its figures to
+that.
+
 Another thread reads a long window ahead, or writes a summary's worth of text on the side; after a different while each
 time it is told to stop. What is measured is how long it goes on, 95th percentile over all rounds. Target: 100 ms.
 """
@@ -21,6 +24,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from tqdm import tqdm
 
+from benchmarks.common import save
 from localmem.backend.base import Sampling
 from localmem.backend.llama import LlamaBackend
 from localmem.calls.prompt import Prompt
@@ -38,7 +42,11 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     found = figures(arguments.model)
-    print(json.dumps(found) if arguments.json else "\n".join(f"{name:20} {value}" for name, value in found.items()))
+    if arguments.json:
+        print(json.dumps(found))
+        return
+    print("\n".join(f"{name:20} {value}" for name, value in found.items()))
+    print(save("preemption", arguments.model, dict(found)))
 
 
 def figures(model: str, *, rounds: int = ROUNDS, tokens: int = TOKENS) -> dict[str, float]:
