@@ -2,8 +2,8 @@
 
 python -m benchmarks.speed.preemption [--model NAME] [--json]
 
-Run by itself it writes `benchmarks/results/preemption-MODEL.json`; as a part of `benchmarks.speed` it gives its figures to
-that.
+Run by itself it writes `benchmarks/results/preemption-MODEL.json`; as a part of `benchmarks.speed` it gives its figures
+to that.
 
 Another thread reads a long window ahead, or writes a summary's worth of text on the side; after a different while each
 time it is told to stop. What is measured is how long it goes on, 95th percentile over all rounds. Target: 100 ms.
