@@ -2,8 +2,8 @@
 
 python -m benchmarks.speed [--model NAME] [--json] [--only PART ...]
 
-Writes `benchmarks/results/speed-MODEL.json`. Each part can be run alone; its docstring says what it measures and how.
-A part that fails leaves its figures out, and the result says why.
+Writes `benchmarks/results/speed-MODEL.json`; its `parts` say at which commit each was run. Each part can be run alone;
+its docstring says what it measures and how. A part that fails leaves its figures out, and the result says why.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Mapping
 
-from benchmarks.common import save
+from benchmarks.common import RESULTS, commit, save
 
 PARTS = ("window", "decoding", "restore", "preemption", "process", "growth", "storage")
 """Each runs in a process of its own, so that none finds another's memory."""
@@ -47,27 +47,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--model", default="qwen2.5-coder-1.5b-instruct")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--only", nargs="+", choices=PARTS, help="some parts; nothing is written then")
+    parser.add_argument("--only", nargs="+", choices=PARTS, help="these parts anew, into the result that is there")
     arguments = parser.parse_args()
-    figures: dict[str, object] = {}
-    seconds: dict[str, float] = {}
-    failed: dict[str, str] = {}
+    figures, parts, failed = _earlier(arguments.model) if arguments.only else ({}, {}, {})
     for part in arguments.only or PARTS:
         print(f"-- {part}", file=sys.stderr)
         started = time.perf_counter()
         try:
             figures |= _run(part, arguments.model)
+            failed.pop(part, None)
         except (subprocess.CalledProcessError, ValueError) as error:
             failed[part] = str(error)
             print(f"{part} failed: {error}", file=sys.stderr)
-        seconds[part] = round(time.perf_counter() - started, 1)
-        if arguments.only is None:  # after each part: an hour's work is not lost to the last one
-            missed = [
-                name for name, wanted in TARGETS.items() if name in figures and not _meets(figures[name], *wanted)
-            ]
-            save("speed", arguments.model, figures, missed=missed, left_out=failed, seconds=seconds)
+        parts[part] = {"commit": commit(), "seconds": round(time.perf_counter() - started, 1)}
+        # After each part: an hour's work is not lost to the last one.
+        missed = [name for name, wanted in TARGETS.items() if name in figures and not _meets(figures[name], *wanted)]
+        save("speed", arguments.model, figures, missed=missed, left_out=failed, parts=parts)
     print(json.dumps(figures) if arguments.json else _table(figures))
     sys.exit(bool(failed))
+
+
+def _earlier(model: str) -> tuple[dict[str, object], dict[str, object], dict[str, str]]:
+    """Figures, parts and failures of the result that is there."""
+    path = RESULTS / f"speed-{model}.json"
+    if not path.exists():
+        return {}, {}, {}
+    result = json.loads(path.read_text(encoding="utf-8"))
+    return result["figures"], result["parts"], result["left_out"]
 
 
 def _run(part: str, model: str) -> dict[str, object]:

@@ -156,23 +156,29 @@ def _cases(agent: Agent, messages: list[str]) -> list[Case]:
 
 def _our_arms(backend: LlamaBackend, cases: list[Case], repeats: int) -> tuple[float, float, float, float]:
     """Characters a second of the two arms, side by side; ms a token beside decoding; share of forced tokens."""
-    seconds: dict[str, list[list[float]]] = {"constrained": [], "free": []}
+    speeds: dict[str, list[float]] = {"constrained": [], "free": []}
     beside, tokens, sampled = 0.0, 0, 0
-    for case in tqdm(cases, desc="calls", unit="call", file=sys.stderr):
-        first = backend.complete(case.prompt, grammar=case.grammar, sampling=Sampling(), max_tokens=MAX_TOKENS)
-        case.ids, case.text = first.ids, first.text
-        rounds: dict[str, list[float]] = {"constrained": [], "free": []}
-        for _ in range(repeats):
-            took, processor, samples = _write(backend, case, constrained=True)
-            rounds["constrained"].append(took)
+    for case in tqdm(cases, desc="reading", unit="call", file=sys.stderr):
+        case.text = backend.complete(case.prompt, grammar=case.grammar, sampling=Sampling(), max_tokens=MAX_TOKENS).text
+    for _ in tqdm(range(repeats), desc="writing", unit="round", file=sys.stderr):
+        characters, constrained, free = 0, 0.0, 0.0
+        for case in cases:
+            _read(backend, case)
+            took, processor, loop = _write(backend, case, constrained=True)
+            case.ids, case.text = tuple(loop.ids), loop.text
+            constrained += took
             beside += took - processor.feed_seconds
-            tokens, sampled = tokens + len(case.ids), sampled + samples
-            rounds["free"].append(_write(backend, case, constrained=False)[0])
-        for arm, found in rounds.items():
-            seconds[arm].append(found)
-    characters = sum(len(case.text) for case in cases)
-    speed = {arm: characters / sum(median(found) for found in rounds) for arm, rounds in seconds.items()}
-    return speed["constrained"], speed["free"], beside / tokens * 1000, 1 - sampled / tokens
+            tokens, sampled = tokens + len(case.ids), sampled + processor.sampled
+            free += _write(backend, case, constrained=False)[0]
+            characters += len(case.text)
+        speeds["constrained"].append(characters / constrained)
+        speeds["free"].append(characters / free)
+    return median(speeds["constrained"]), median(speeds["free"]), beside / tokens * 1000, 1 - sampled / tokens
+
+
+def _read(backend: LlamaBackend, case: Case) -> None:
+    """Have the case's prompt in the cache, whichever was there before."""
+    backend.complete(case.prompt, grammar=None, sampling=Sampling(), max_tokens=1)
 
 
 class _Counting(Timed):
@@ -185,8 +191,9 @@ class _Counting(Timed):
         return super().logits()
 
 
-def _write(backend: LlamaBackend, case: Case, *, constrained: bool) -> tuple[float, Timed, int]:
-    """Seconds to write the case's call behind its prompt, which has been read but for its last token."""
+def _write(backend: LlamaBackend, case: Case, *, constrained: bool) -> tuple[float, _Counting, DecodeLoop]:
+    """Seconds to write a call behind the case's prompt, which has been read but for its last token. The free arm writes
+    the call the constrained one wrote before it."""
     backend.cache.begin(case.prompt.ids, "main")
     processor = _Counting(SequenceProcessor(backend, "main"), script=() if constrained else case.ids)
     started = time.perf_counter()
@@ -195,9 +202,8 @@ def _write(backend: LlamaBackend, case: Case, *, constrained: bool) -> tuple[flo
     processor.feed([case.prompt.ids[-1], *loop.head])
     loop.run()
     took = time.perf_counter() - started
-    if tuple(loop.ids) != case.ids:
-        raise SystemExit(f"the arms wrote different calls: {loop.text!r} and {case.text!r}")
-    return took, processor, processor.sampled
+    assert constrained or tuple(loop.ids) == case.ids, "the free arm writes what it is told to"
+    return took, processor, loop
 
 
 def _llama_arm(path: Path, window: int, threads: int, cases: list[Case], repeats: int, folder: Path) -> float | None:
