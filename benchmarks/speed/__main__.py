@@ -81,7 +81,7 @@ def _run(part: str, model: str) -> dict[str, object]:
     if part in WITH_MODEL:
         command += ["--model", model]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, object] = json.loads(done.stdout.strip().splitlines()[-1])
+    found: dict[str, object] = json.loads(done.stdout)
     return found.get("figures", found)  # type: ignore[return-value]  # some name their commit and machine too
 
 
