@@ -260,7 +260,7 @@ def figures(*, turns: int = 10_000) -> dict[str, float]:
         "late_tokens_per_turn": round(_tokens(late), 1),
         "flushes_per_turn": round(len(late) / sum(map(len, late)), 4),
         "database_bytes_per_turn": round(bytes_per_turn),
-        "turns": turns,
+        "growth_turns": turns,
     }
 
 
