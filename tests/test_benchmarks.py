@@ -1,4 +1,4 @@
-"""The speed benchmarks at their smallest: they run, and give the figures the result file promises. No time is asserted."""
+"""The speed benchmarks at their smallest: they run, and give the figures of the result file. No time is asserted."""
 
 from __future__ import annotations
 
