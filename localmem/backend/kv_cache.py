@@ -82,17 +82,15 @@ class KVCache:
 
     def reusable(self, prompt: Ids[int], sequence: Sequence) -> int:
         """How many of the prompt's ids `begin` would not have to read; the last one always is, for its logits."""
-        source = self._source(prompt, sequence)
-        return self._agreeing(prompt, source) if self._can_take_over(source, sequence) else 0
+        return self._best(prompt, sequence)[1]
 
     def begin(self, prompt: Ids[int], sequence: Sequence) -> int:
         """Leave in `sequence` the longest beginning of the prompt that is in the cache, and give its length.
 
         Main takes over a window read ahead where that is longer. The two others fork main where that is longer.
         """
-        length = self.reusable(prompt, sequence)
-        source = self._source(prompt, sequence)
-        if source != sequence and length:
+        source, length = self._best(prompt, sequence)
+        if source != sequence:
             if sequence == "main":
                 self._swap()
                 self.drop("ahead")
@@ -125,12 +123,15 @@ class KVCache:
     def set_aside(self, prompt: Ids[int]) -> Moved | None:
         """Take the longest run of main's tokens that the prompt has elsewhere out of main, to be attached later.
 
-        Main is left with what agrees exactly. None when there is no run worth moving.
+        Main is left with what agrees exactly. None when there is no run worth moving, or more has been read ahead.
         """
-        held, kept = self._ids["main"], self._agreeing(prompt, "main")
+        source, kept = self._best(prompt, "main")
+        if source != "main" or self._memory is None or not self._can_cut:
+            return None
+        held = self._ids["main"]
         matcher = difflib.SequenceMatcher(None, held[kept:], list(prompt[kept:-1]), autojunk=False)
         run = matcher.find_longest_match()
-        if run.size < LEAST_MOVED or self._memory is None or not self._can_cut:
+        if run.size < LEAST_MOVED:
             return None
         start = kept + run.a
         self.drop("side")
@@ -154,17 +155,13 @@ class KVCache:
         length = common_prefix(held, prompt[:-1])
         return length if self._can_cut or length == len(held) else 0
 
-    def _source(self, prompt: Ids[int], sequence: Sequence) -> Sequence:
-        """The sequence that begins most like the prompt, of those `sequence` may be made from; itself when equal."""
-        others: dict[Sequence, tuple[Sequence, ...]] = {
-            "main": ("ahead",),
-            "ahead": ("main",),
-            "side": ("main", "ahead"),
-        }
-        return max((sequence, *others[sequence]), key=lambda source: self._agreeing(prompt, source))
-
-    def _can_take_over(self, source: Sequence, sequence: Sequence) -> bool:
-        return source == sequence or sequence == "main" or self._can_cut  # a fork needs a cut
+    def _best(self, prompt: Ids[int], sequence: Sequence) -> tuple[Sequence, int]:
+        """The sequence that begins most like the prompt, of those `sequence` may be made from, and how much of it;
+        itself when equal. A fork needs a cut."""
+        others = _SOURCES[sequence] if self._can_cut or sequence == "main" else ()
+        agreeing: dict[Sequence, int] = {source: self._agreeing(prompt, source) for source in (sequence, *others)}
+        source = max(agreeing, key=lambda name: agreeing[name])
+        return source, agreeing[source]
 
     def _swap(self) -> None:
         self._places["main"], self._places["ahead"] = self._places["ahead"], self._places["main"]

@@ -108,6 +108,7 @@ class LlamaBackend:
         self.cache = KVCache()
         self._context: LlamaContext | None = None
         self._engine: GuidanceEngine | None = None
+        self._shifts = False
         self._snapshots: SnapshotStore | None = None
         self._owner = ""
         self.decode_seconds = 0.0
@@ -128,13 +129,16 @@ class LlamaBackend:
             flash_attention=self._flash_attention,
         )
         self.cache = KVCache(self._context, can_cut=self._model.keeps_every_token)
+        self._shifts = self.options.kv_shift and self._context.can_shift
+        if self.options.kv_shift and not self._shifts:
+            logger.warning("kv_shift is on, but this model's cache cannot be shifted; it is read again instead")
         self._snapshots = self._open_snapshots(self._context.n_ctx)
         self.threads = self._probe_threads(self._context)
         self._set_threads()
 
     def _open_snapshots(self, n_ctx: int) -> SnapshotStore | None:
         """None where none are wanted, and with a KV shift: what is only nearly the window must not be kept as it."""
-        if self.options.snapshots is None or self.options.kv_shift:
+        if self.options.snapshots is None or self._shifts:
             return None
         parameters = {
             "n_ctx": n_ctx,
@@ -304,7 +308,7 @@ class LlamaBackend:
 
     def _begin(self, prompt: Prompt, sequence: CacheSequence) -> int:
         """Leave in a sequence the longest beginning of the prompt there is; gives the tokens that need no reading."""
-        moved = self.cache.set_aside(prompt.ids) if sequence == "main" and self.options.kv_shift else None
+        moved = self.cache.set_aside(prompt.ids) if sequence == "main" and self._shifts else None
         reused = self.cache.begin(prompt.ids, sequence)
         if moved is None:
             return reused

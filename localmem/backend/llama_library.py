@@ -26,6 +26,13 @@ _FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}  # llama_flash_attn_type
 _CONTEXT_PADDING = 256  # llama.cpp pads n_ctx to this; asking for other sizes makes positions disagree
 
 
+@cache
+def _strlen() -> Any:  # Any: a ctypes function type built at run time
+    """The C library's strlen as an abort callback: true while the string it is given is not empty."""
+    standard = ctypes.CDLL("msvcrt" if os.name == "nt" else None)
+    return ctypes.cast(standard.strlen, _library().ggml_abort_callback)
+
+
 class DecodeAborted(Exception):
     """The flag a context watches was raised while it decoded."""
 
@@ -137,11 +144,6 @@ class LlamaModel:
         """Whether its cache can be cut and forked at any token; a recurrent state cannot."""
         library = _library()
         return not (library.llama_model_is_recurrent(self._model) or library.llama_model_is_hybrid(self._model))
-
-    @property
-    def bytes(self) -> int:
-        """What the weights take."""
-        return int(_library().llama_model_size(self._model))
 
     def adds_bos(self) -> bool:
         """Whether the model was trained with a beginning-of-sequence token before every text."""
@@ -255,8 +257,7 @@ class LlamaContext:
         # The flag is a C string and the question "is it raised?" is libc's strlen: a Python callback would have to
         # take the interpreter's lock a thousand times a token.
         self._watched = (ctypes.c_char * len(cancellation.flag)).from_buffer(cancellation.flag)
-        strlen = ctypes.cast(ctypes.CDLL(None).strlen, library.ggml_abort_callback)
-        library.llama_set_abort_callback(self._context, strlen, ctypes.addressof(self._watched))
+        library.llama_set_abort_callback(self._context, _strlen(), ctypes.addressof(self._watched))
 
     def decode(self, tokens: Sequence[int], *, position: int, sequence: int) -> None:
         """Read `tokens` (at most batch_size) at `position`; the last one's logits are kept.
@@ -312,6 +313,11 @@ class LlamaContext:
         library.llama_memory_seq_add(self._memory, source, start, stop, by)
         library.llama_memory_seq_cp(self._memory, source, target, start + by, stop + by)
         library.llama_memory_seq_rm(self._memory, source, start + by, stop + by)
+
+    @property
+    def can_shift(self) -> bool:
+        """Whether cells can be moved to other positions; with some rotary embeddings they cannot."""
+        return bool(_library().llama_memory_can_shift(self._memory))
 
     def compact(self, sequence: int) -> bool:
         """Move a sequence's cells to the first free ones; False when that failed, and then the sequence is empty.

@@ -171,6 +171,18 @@ def test_moved_run_stands_where_the_prompt_has_it(
     assert cache.length("side") == 0
 
 
+def test_window_read_ahead_is_not_given_up_for_moved_cells():
+    cells = Cells()
+    cache = KVCache(cells)
+    kept = list(range(10, 10 + LEAST_MOVED + 20))
+    complete(cache, cells, [1, 2, *kept], "main")
+    prompt = [1, 9, *kept, 5]
+    complete(cache, cells, prompt[:-1], "ahead")
+    assert cache.set_aside(prompt) is None
+    assert cache.begin(prompt, "main") == len(prompt) - 1
+    agree(cache, cells)
+
+
 def test_run_too_short_to_move_is_read_again():
     cells = Cells()
     cache = KVCache(cells)
