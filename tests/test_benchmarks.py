@@ -6,7 +6,7 @@ import pytest
 from support import SMOLLM
 
 from benchmarks.speed import __main__ as speed
-from benchmarks.speed import decoding, growth, restore, storage, window
+from benchmarks.speed import decoding, growth, preemption, restore, storage, window
 
 
 def test_storage_gives_its_figures():
@@ -32,6 +32,11 @@ def test_restored_window_is_measured_against_a_cold_one(smollm_path: object):
     found = restore.figures(SMOLLM, tokens=800, rounds=1)
     assert found["window_tokens"] >= 800
     assert found["restored_s"] > 0
+
+
+@pytest.mark.model
+def test_preemption_is_measured_reading_and_writing(smollm_path: object):
+    assert preemption.figures(SMOLLM, rounds=1, tokens=900)["preempt_ms_worst"] > 0
 
 
 @pytest.mark.model

@@ -15,27 +15,25 @@ arm writes with the prompt already read, so that only writing is timed, and spee
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 from tqdm import tqdm
 
+from benchmarks.common import part_parser, show, temporary_settings
 from localmem.backend.base import Sampling
 from localmem.backend.constraint import Logits
 from localmem.backend.decode_loop import DecodeLoop
 from localmem.backend.llama import LlamaBackend, SequenceProcessor
 from localmem.calls.grammar import CallGrammar
 from localmem.calls.prompt import Prompt
-from localmem.config import load_settings
 from localmem.kernel.agent import Agent
 from localmem.kernel.events import UserMessage
 from localmem.runtime import load_backend
@@ -103,19 +101,13 @@ class Timed:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--model", default="qwen2.5-coder-1.5b-instruct")
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    found = figures(arguments.model)
-    print(json.dumps(found) if arguments.json else "\n".join(f"{name:28} {value}" for name, value in found.items()))
+    arguments = part_parser(__doc__).parse_args()
+    show(figures(arguments.model), as_json=arguments.json)
 
 
 def figures(model: str, *, messages: Iterable[str] = MESSAGES, repeats: int = REPEATS) -> dict[str, float]:
     """Characters a second of each arm, their ratios, and what the loop costs beside decoding."""
-    with tempfile.TemporaryDirectory() as home:
-        settings = load_settings(flags={"model": model, "seed": 0, "embedder": "hash", "snapshots_mb": 0})
-        settings = replace(settings, home=Path(home), database=Path(home) / "localmem.db")
+    with temporary_settings(model, snapshots_mb=0) as settings:
         backend = load_backend(settings)
         with open_agent("speed", settings=settings, backend=backend) as agent:
             cases = _cases(agent, list(messages))
@@ -123,7 +115,7 @@ def figures(model: str, *, messages: Iterable[str] = MESSAGES, repeats: int = RE
         threads = backend.threads.writing
         path, window = backend.path, backend.window
         backend.close()
-        llama = _llama_arm(path, window, threads, cases, repeats, Path(home))
+        llama = _llama_arm(path, window, threads, cases, repeats, settings.home)
     return {
         "constrained_chars_s": round(constrained, 1),
         "free_chars_s": round(free, 1),

@@ -18,8 +18,6 @@ what does: so the same figures are given in seconds of the processor too.
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import statistics
 import sys
@@ -34,7 +32,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks.common import commit, machine
+from benchmarks.common import part_parser, show
 from localmem.backend.base import Completion
 from localmem.backend.scripted import ScriptedBackend
 from localmem.calls.prompt import Prompt
@@ -50,7 +48,6 @@ WINDOW = 600  # turns of each window: nearly fifty flush periods
 MIX = 10  # turns after which the mix begins again
 WINDOW_BYTES = 16_384  # the scripted backend counts bytes: about the text of 4,096 tokens
 RESERVE_BYTES = 1_024
-TARGET = 1.2
 
 _SYLLABLES = (
     "an",
@@ -314,16 +311,11 @@ def _cpu_seconds(periods: Periods) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = part_parser(__doc__, model=False)
     parser.add_argument("--turns", type=int, default=10_000)
-    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     found = figures(turns=arguments.turns)
-    if arguments.json:
-        print(json.dumps({"commit": commit(), "machine": machine(), "figures": found}))
-    else:
-        print("\n".join(f"{name:24} {value:,}" for name, value in found.items()))
-        print(f"growth {'within' if found['growth'] <= TARGET else 'OVER'} the target of {TARGET}")
+    show(found, as_json=arguments.json)
 
 
 if __name__ == "__main__":

@@ -2,33 +2,24 @@
 
 python -m benchmarks.speed.preemption [--model NAME] [--json]
 
-Run by itself it writes `benchmarks/results/preemption-MODEL.json`; as a part of `benchmarks.speed` it gives its figures
-to that.
-
 Another thread reads a long window ahead, or writes a summary's worth of text on the side; after a different while each
 time it is told to stop. What is measured is how long it goes on, 95th percentile over all rounds. Target: 100 ms.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks.common import save
+from benchmarks.common import part_parser, show, temporary_settings
 from localmem.backend.base import Sampling
 from localmem.backend.llama import LlamaBackend
 from localmem.calls.prompt import Prompt
-from localmem.config import load_settings
 from localmem.kernel.cancellation import Cancellation
 from localmem.runtime import load_backend
 
@@ -37,23 +28,14 @@ TOKENS = 1_500
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--model", default="qwen2.5-coder-1.5b-instruct")
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    found = figures(arguments.model)
-    if arguments.json:
-        print(json.dumps(found))
-        return
-    print("\n".join(f"{name:20} {value}" for name, value in found.items()))
-    print(save("preemption", arguments.model, dict(found)))
+    arguments = part_parser(__doc__).parse_args()
+    show(figures(arguments.model), as_json=arguments.json)
 
 
 def figures(model: str, *, rounds: int = ROUNDS, tokens: int = TOKENS) -> dict[str, float]:
     """Milliseconds from the flag to the end of the work, reading and writing."""
-    with TemporaryDirectory() as home:
-        settings = load_settings(flags={"model": model, "snapshots_mb": 0})
-        backend = load_backend(replace(settings, home=Path(home)))
+    with temporary_settings(model, snapshots_mb=0) as settings:
+        backend = load_backend(settings)
         words = backend.tokenizer.encode("the wind was kind and the harbour was near, and so we sailed on. ")
         window = Prompt(tuple((words * (tokens // len(words) + 1))[:tokens]))
         reading = [_reading(backend, window, number) for number in tqdm(range(rounds), desc="reading", file=sys.stderr)]

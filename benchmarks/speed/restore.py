@@ -8,21 +8,18 @@ backend and kept; another backend finds it on disk. Each is opened anew for ever
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-import tempfile
 import time
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 
 from tqdm import tqdm
 
+from benchmarks.common import part_parser, show, temporary_settings
 from localmem.backend.base import Sampling
 from localmem.backend.llama import LlamaBackend
 from localmem.calls.prompt import Prompt
-from localmem.config import Settings, load_settings
+from localmem.config import Settings
 from localmem.kernel.events import UserMessage
 from localmem.runtime import load_backend
 from localmem.runtime import open as open_agent
@@ -32,19 +29,13 @@ ROUNDS = 3
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--model", default="qwen2.5-coder-1.5b-instruct")
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    found = figures(arguments.model)
-    print(json.dumps(found) if arguments.json else "\n".join(f"{name:20} {value}" for name, value in found.items()))
+    arguments = part_parser(__doc__).parse_args()
+    show(figures(arguments.model), as_json=arguments.json)
 
 
 def figures(model: str, *, tokens: int = TOKENS, rounds: int = ROUNDS) -> dict[str, float]:
     """Seconds to the first token, cold and restored, and their ratio."""
-    with tempfile.TemporaryDirectory() as home:
-        settings = load_settings(flags={"model": model, "seed": 0, "embedder": "hash"})
-        settings = replace(settings, home=Path(home), database=Path(home) / "localmem.db")
+    with temporary_settings(model) as settings:
         window = _window(settings, tokens)
         cold, restored = [], []
         for _ in tqdm(range(rounds), desc="reopenings", file=sys.stderr):

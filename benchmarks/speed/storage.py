@@ -522,7 +522,7 @@ def main() -> None:
     by_meaning = meaning_figures(min(arguments.messages, MEANING_MESSAGES), arguments.passages)
     measured = {"recall_search_ms": _p95(timings), **by_meaning}
     if arguments.json:
-        print(json.dumps(measured, indent=2))
+        print(json.dumps(measured))
     else:
         print("\n".join(f"{name:32}{value:12.3f}" for name, value in measured.items()))
 

@@ -11,20 +11,17 @@ made in idle time, of the turn after it. `full_read_tokens` is what the same pro
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import sys
-import tempfile
 import time
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 
 import numpy as np
 from tqdm import tqdm
 
+from benchmarks.common import part_parser, show, temporary_settings
 from localmem.backend.llama import LlamaBackend
-from localmem.config import Settings, load_settings
+from localmem.config import Settings
 from localmem.kernel.agent import Agent
 from localmem.kernel.messages import Step
 from localmem.memory.functions import EDITS
@@ -89,21 +86,16 @@ class Run:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--model", default="qwen2.5-coder-1.5b-instruct")
+    parser = part_parser(__doc__)
     parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--no-idle", action="store_true", help="no idle work: what `localmem send` costs")
-    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    found = figures(arguments.model, turns=arguments.turns, idle=not arguments.no_idle)
-    print(json.dumps(found) if arguments.json else "\n".join(f"{name:26} {value}" for name, value in found.items()))
+    show(figures(arguments.model, turns=arguments.turns, idle=not arguments.no_idle), as_json=arguments.json)
 
 
 def figures(model: str, *, turns: int = TURNS, idle: bool = True, window: int = 4096) -> dict[str, float]:
     """Run the conversation and reduce it to figures."""
-    with tempfile.TemporaryDirectory() as home:
-        settings = load_settings(flags={"model": model, "seed": 0, "idle": idle, "embedder": "hash", "window": window})
-        settings = replace(settings, home=Path(home), database=Path(home) / "localmem.db")
+    with temporary_settings(model, idle=idle, window=window) as settings:
         backend = load_backend(settings)
         try:
             return _reduce(_converse(settings, backend, turns))
