@@ -27,8 +27,7 @@ REPEATS = 5
 KIND_CHARS = 600_000  # of each kind of text
 PIECE_CHARS = 2_000  # a long message
 WINDOW = 3_072
-SEQUENCES = 3  # those of LlamaBackend
-CHUNK = 128  # tokens it reads at once
+THREADS = 2
 CODE = ("inspect.py", "typing.py", "argparse.py", "tarfile.py", "turtle.py", "datetime.py")
 MOST_TURNS = 60
 SAID = (
@@ -159,7 +158,7 @@ def _weights(model: str, models_dir: Path) -> Path:
 def memory_figures(model: str, models_dir: Path) -> dict[str, float]:
     """What a process that runs an agent keeps in memory beyond llama.cpp's own buffers, in MB (10^6 bytes).
 
-    Two fresh processes, both with one thread, on the CPU. One opens an agent with the embedder "hash" in a window of
+    Two fresh processes, both with two threads, on the CPU. One opens an agent with the embedder "hash" in a window of
     3,072 tokens and talks until its queue has been flushed, and a dozen turns at least. The other only makes the same
     model and the same context, and reads tokens in the same chunks until the context is as full: what its resident
     memory grows by, from the moment before the weights are opened, is llama.cpp's share, mapped weights, repacked
@@ -174,7 +173,7 @@ def memory_figures(model: str, models_dir: Path) -> dict[str, float]:
         raise ValueError("resident memory is read from /proc, which this system does not have")
     with tempfile.TemporaryDirectory() as home:
         agent = _measured(f"_agent_memory({model!r}, {str(models_dir)!r}, {home!r})")
-    llama = _measured(f"_llama_memory({str(_weights(model, models_dir))!r}, {agent['n_ctx']}, {agent['filled']})")
+    llama = _measured(f"_llama_memory({str(_weights(model, models_dir))!r}, {agent['filled']})")
     phases = {phase: agent[phase] - (llama[phase] - llama["before"]) for phase in ("loading", "talking")}
     return {
         "extra_rss_mb": round(max(phases.values()), 1),
@@ -194,12 +193,12 @@ def _measured(call: str) -> dict[str, float]:
 
 
 def _agent_memory(model: str, models_dir: str, home: str) -> dict[str, float]:
-    """Peaks of an agent's process in MB, its context's size and the most tokens a prompt had."""
+    """Peaks of an agent's process in MB, and the most tokens a prompt had."""
     from localmem.runtime import load_backend
     from localmem.runtime import open as open_agent
 
     flags = {"model": model, "models_dir": models_dir, "home": home, "window": WINDOW, "seed": 0}
-    settings = load_settings(flags={**flags, "threads": 2, "gpu_layers": 0, "embedder": "hash"})
+    settings = load_settings(flags={**flags, "threads": THREADS, "gpu_layers": 0, "embedder": "hash"})
     backend = load_backend(settings)
     loading = _peak_mb()
     _forget_peak()
@@ -211,26 +210,27 @@ def _agent_memory(model: str, models_dir: str, home: str) -> dict[str, float]:
             turns += 1
         flushed = bool(agent.summaries())
     talking = _peak_mb()
-    assert backend._context is not None
-    n_ctx = backend._context.n_ctx
     backend.close()
     if not flushed:
         raise ValueError(f"the queue was never flushed in {turns} turns")
-    return {"loading": loading, "talking": talking, "n_ctx": n_ctx, "filled": filled}
+    return {"loading": loading, "talking": talking, "filled": filled}
 
 
-def _llama_memory(path: str, n_ctx: int, filled: int) -> dict[str, float]:
+def _llama_memory(path: str, filled: int) -> dict[str, float]:
     """Resident MB before the weights are opened, and the peaks of llama.cpp alone."""
-    from localmem.backend.llama_library import LlamaContext, LlamaModel, _library
+    from localmem.backend.llama import READ_CHUNK, LlamaOptions, flash_attention_for, make_context
+    from localmem.backend.llama_library import LlamaModel, _library
 
+    options = LlamaOptions(threads=THREADS, gpu_layers=0)
     _library()  # before the first look: the shared libraries are counted as ours
     before = _resident_mb()
     model = LlamaModel(Path(path))
-    context = LlamaContext(model, n_ctx=n_ctx, sequences=SEQUENCES)
+    context = make_context(model, WINDOW, options, flash_attention=flash_attention_for(options, 0))
+    context.set_threads(THREADS, THREADS)
     loading = _peak_mb()
     _forget_peak()
-    for position in range(0, filled, CHUNK):
-        context.decode([0] * CHUNK, position=position, sequence=0)
+    for position in range(0, filled, READ_CHUNK):
+        context.decode([0] * READ_CHUNK, position=position, sequence=0)
     return {"before": before, "loading": loading, "talking": _peak_mb()}
 
 

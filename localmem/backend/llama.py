@@ -47,7 +47,7 @@ _NEVER_READ = -1  # behind a window whose every token may be reused: a prompt's 
 _PROBED_BATCH = 16  # tokens; more would make every start wait for seconds
 _GPU_BUFFER_BYTES = 500_000_000  # KV cache and compute buffers of a small model at 4,096 tokens, generously
 _AHEAD_MARGIN = 512  # cells a turn may need while a window is read ahead
-_READ_CHUNK = 128
+READ_CHUNK = 128
 """Tokens read at once. llama.cpp looks at the cancellation between two operations of its graph; a chunk this small
 keeps the longest of them under a tenth of a second for a model of a few billion weights."""
 
@@ -84,7 +84,7 @@ class LlamaBackend:
     ) -> None:
         self.options = options or LlamaOptions()
         layers = 0 if counting_only else _gpu_layers(self.options.gpu_layers, path)
-        self._flash_attention = _flash_attention(self.options, layers)
+        self._flash_attention = flash_attention_for(self.options, layers)
         self._model = LlamaModel(path, gpu_layers=layers, vocabulary_only=counting_only)
         self._lock = threading.RLock()
         vocabulary = self._model.vocabulary()
@@ -120,14 +120,7 @@ class LlamaBackend:
     def _prepare(self, vocabulary_size: int) -> None:
         """What generating needs beyond counting: the constraint engine, the KV cache, its snapshots, threads."""
         self._engine = GuidanceEngine(self._model.vocabulary_handle, vocabulary_size)
-        self._context = LlamaContext(
-            self._model,
-            n_ctx=self.window + _SIDE_TOKENS,
-            sequences=3,
-            type_k=self.options.type_k,
-            type_v=self.options.type_v,
-            flash_attention=self._flash_attention,
-        )
+        self._context = make_context(self._model, self.window, self.options, flash_attention=self._flash_attention)
         self.cache = KVCache(self._context, can_cut=self._model.keeps_every_token)
         self._shifts = self.options.kv_shift and self._context.can_shift
         if self.options.kv_shift and not self._shifts:
@@ -318,8 +311,8 @@ class LlamaBackend:
 
     def _read(self, ids: Sequence[int], sequence: CacheSequence) -> None:
         """Read what a sequence does not hold of `ids`, which begin as it does."""
-        for start in range(self.cache.length(sequence), len(ids), _READ_CHUNK):
-            self.feed(ids[start : start + _READ_CHUNK], sequence)
+        for start in range(self.cache.length(sequence), len(ids), READ_CHUNK):
+            self.feed(ids[start : start + READ_CHUNK], sequence)
 
     def feed(self, ids: Sequence[int], sequence: CacheSequence) -> None:
         """Read `ids` at the end of a sequence. Raises DecodeAborted when cancelled; then none of them was read."""
@@ -419,7 +412,19 @@ def _seconds(context: LlamaContext, threads: int, tokens: list[int], *, times: i
     return median(seconds)
 
 
-def _flash_attention(options: LlamaOptions, gpu_layers: int) -> str:
+def make_context(model: LlamaModel, window: int, options: LlamaOptions, *, flash_attention: str) -> LlamaContext:
+    """The context a window of that many tokens is run on: cells for main, for what is read ahead, and for a fork."""
+    return LlamaContext(
+        model,
+        n_ctx=window + _SIDE_TOKENS,
+        sequences=3,
+        type_k=options.type_k,
+        type_v=options.type_v,
+        flash_attention=flash_attention,
+    )
+
+
+def flash_attention_for(options: LlamaOptions, gpu_layers: int) -> str:
     """`auto` is off on a CPU: there it makes batches of a few tokens, such as forced ones, a fifth slower, and small
     and large batches differ. A quantised cache of values needs it."""
     if options.flash_attention != "auto":
