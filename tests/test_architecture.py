@@ -26,10 +26,11 @@ LEVELS: tuple[tuple[str, ...], ...] = (
         "kernel.tokens",
         "kernel.cancellation",
     ),
-    ("calls.", "memory.working_context", "memory.main_context", "memory.search"),
+    ("calls.", "memory.working_context", "memory.main_context", "memory.search", "memory.signs"),
     ("storage.", "backend.", "config", "models", "pull", "memory.recall", "memory.archival"),
     ("memory.summary", "memory.functions", "kernel."),
     ("runtime",),
+    ("bench.",),
     ("interfaces.", "__main__"),
 )
 
@@ -43,6 +44,8 @@ PURE: dict[str, frozenset[str]] = {
     "memory.working_context": frozenset(),
     "memory.main_context": frozenset(),
     "memory.search": frozenset(),
+    "memory.signs": frozenset({"numpy"}),
+    "calls.calibration": frozenset({"numpy"}),
     "calls.frame": frozenset(),
     "calls.grammar": frozenset(),
     "calls.prompt": frozenset(),
@@ -64,6 +67,8 @@ HEAVY: dict[str, set[str]] = {
     "sqlite_utils": {"storage.database"},
     "croniter": {"kernel.scheduler"},
     "jinja2": {"calls.chat_format"},
+    "scipy": {"bench.tuning"},
+    "matplotlib": {"bench.report"},
 }
 CONCRETE_BACKENDS = {"localmem.backend.llama", "localmem.backend.llama_library", "localmem.backend.scripted"}
 
