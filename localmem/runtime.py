@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import tomllib
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -22,10 +22,11 @@ from localmem.calls.frame import Frame
 from localmem.calls.prompt import TurnEncoder
 from localmem.calls.spec import load_declarations
 from localmem.config import Settings, ensure_home, load_settings
-from localmem.errors import AgentNotFound
+from localmem.errors import AgentNotFound, LocalmemError
 from localmem.kernel.agent import Agent, AgentOptions
 from localmem.kernel.budget import Budget
 from localmem.memory.archival import Archival
+from localmem.memory.functions import NOTHING
 from localmem.memory.recall import Recall
 from localmem.resources import data_dir
 from localmem.storage.agent_store import AgentRow, AgentStore, BlockRow, check_agent_name
@@ -37,6 +38,9 @@ logger = logging.getLogger(__name__)
 
 SNAPSHOTS = "snapshots"
 """The folder in the home directory."""
+
+REPLY = "send_message"
+"""The one function no agent can be without."""
 
 Clock = Callable[[], datetime]
 
@@ -53,13 +57,15 @@ def open(  # noqa: A001  # localmem.open is the public name
     backend: Backend | None = None,
     embedder: Embedder | None = None,
     profile: models.Profile | None = None,
+    functions: Collection[str] | None = None,
     now: Clock = utc_now,
     create: bool = True,
 ) -> Agent:
     """The agent of that name, created with empty memory or reopened with all of it.
 
     `model` is a card's name or a path to a GGUF. `backend` and `embedder` replace those of the settings, `profile` that
-    of the model's card. The agent is locked against other processes until `close`. Raises LocalmemError in its many
+    of the model's card. Of the built-in functions only `functions` are told of and offered, and `send_message`; None is
+    all of them. The agent is locked against other processes until `close`. Raises LocalmemError in its many
     kinds.
     """
     settings = settings or load_settings(flags={"model": model})
@@ -75,7 +81,8 @@ def open(  # noqa: A001  # localmem.open is the public name
             backend = load_backend(settings)
             held.callback(backend.close)
         row = _use_model(store, row, settings)
-        agent = _assemble(row, settings, database, backend, embedder or make_embedder(settings), now, profile)
+        embedder = embedder or make_embedder(settings)
+        agent = _assemble(row, settings, database, backend, embedder, now, profile, functions)
         agent.on_close(held.pop_all().close)
     return agent
 
@@ -219,6 +226,7 @@ def _assemble(
     embedder: Embedder | None,
     now: Clock,
     profile: models.Profile | None = None,
+    functions: Collection[str] | None = None,
 ) -> Agent:
     recall, archival = _storages(row, settings, database, embedder)
     return Agent(
@@ -227,7 +235,7 @@ def _assemble(
         database=database,
         recall=recall,
         archival=archival,
-        options=_options(settings, backend.window, profile),
+        options=_options(settings, backend.window, profile, functions),
         now=now,
         owner=_owner(database, row.id),
         embedder=embedder,
@@ -251,19 +259,28 @@ def _storages(
     return Recall(database, row.id, embedder, folder), Archival(database, row.id, embedder, folder)
 
 
-def _options(settings: Settings, window: int, profile: models.Profile | None) -> AgentOptions:
+def _options(
+    settings: Settings, window: int, profile: models.Profile | None, functions: Collection[str] | None = None
+) -> AgentOptions:
     card = models.find_card(settings.model, models.load_cards(settings.models_dir))
     profile = profile or card.profile
     grammars = data_dir("grammars")
+    declarations = load_declarations(grammars / "memgpt.json")
+    examples = read_examples(_prompt("examples.toml")) if profile.examples else ()
+    if functions is not None:
+        _check_known(functions, declarations)
+        # A memory-pressure warning can always be answered with nothing.
+        declarations = {name: told for name, told in declarations.items() if name in {*functions, REPLY, NOTHING}}
+        examples = tuple(one for one in examples if all(call.name in declarations for call, _ in one.calls))
     frames = tomllib.loads((grammars / "frames.toml").read_text(encoding="utf-8"))
     return AgentOptions(
         budget=Budget(window, settings.reserve, settings.warning, settings.flush, settings.evict),
         instructions=_prompt("system.md"),
         summary_instructions=_prompt("summary.md"),
         summary_request=_prompt("summary_request.md"),
-        declarations=load_declarations(grammars / "memgpt.json"),
+        declarations=declarations,
         frames={name: Frame(**frame) for name, frame in frames.items()},
-        examples=read_examples(_prompt("examples.toml")) if profile.examples else (),
+        examples=examples,
         frame=profile.frame,
         thought=profile.thought == "first",
         calibration=profile.calibration,
@@ -273,6 +290,12 @@ def _options(settings: Settings, window: int, profile: models.Profile | None) ->
         sampling=_sampling(settings, card.sampling),
         idle=settings.idle,
     )
+
+
+def _check_known(functions: Collection[str], declarations: Collection[str]) -> None:
+    unknown = sorted(set(functions) - set(declarations))
+    if unknown:
+        raise LocalmemError(f"there is no built-in function {unknown[0]!r}", f"There are: {', '.join(declarations)}.")
 
 
 def _sampling(settings: Settings, advised: models.SamplingDefaults) -> Sampling:

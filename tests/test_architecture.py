@@ -48,6 +48,7 @@ PURE: dict[str, frozenset[str]] = {
     "calls.calibration": frozenset({"numpy"}),
     "calls.frame": frozenset(),
     "calls.grammar": frozenset(),
+    "calls.prefix": frozenset(),
     "calls.prompt": frozenset(),
     "calls.stream": frozenset(),
     "calls.chat_format": frozenset({"jinja2"}),

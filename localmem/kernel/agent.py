@@ -17,11 +17,10 @@ from datetime import datetime, timedelta
 
 from localmem.backend.base import Backend, Completion, Sampling
 from localmem.calls.calibration import Calibration, Guidance, fingerprint
-from localmem.calls.chat_format import probe, with_bos
 from localmem.calls.examples import ExampleExchange, encode_examples
 from localmem.calls.frame import Frame
 from localmem.calls.grammar import CallGrammar
-from localmem.calls.prompt import TurnEncoder
+from localmem.calls.prefix import opening
 from localmem.calls.spec import FunctionSpec, from_python
 from localmem.calls.stream import ReplyStream
 from localmem.errors import ChainLimit, ContextTooSmall, FunctionError, Interrupted, LocalmemError
@@ -554,26 +553,13 @@ class Agent:
     def _prefix(self) -> Prefix:
         """Instructions, functions and examples in the model's own chat format."""
         specs = [*self._memory_functions.shown(), *self._own_functions.values()]
-        chat_format = probe(
-            self.backend.chat_template,
-            bos=self.backend.bos_text,
-            eos=self.backend.eos_text,
-            tools=[spec.tool() for spec in specs],
-            compact_tools=[spec.compact_tool() for spec in specs],
-        )
-        self.frame = chat_format.frame if self.options.frame == "native" else self.options.frames[self.options.frame]
-        self.notes = chat_format.notes
+        chosen = None if self.options.frame == "native" else self.options.frames[self.options.frame]
+        start = opening(self.backend, specs, self.options.instructions, frame=chosen)
+        self.frame = start.frame
+        self.notes = start.notes
         self.calibration = self._fitting_calibration()
-        instructions = self.options.instructions.strip()
-        if not chat_format.native_functions:
-            example = self.frame.write("NAME", '{"ARGUMENT": VALUE, ...}')
-            lines = "\n".join(spec.signature() for spec in specs)
-            instructions += f"\n\nYour functions:\n{lines}\nYou answer with one call and nothing else:\n{example}"
-        if self.backend.adds_bos:
-            chat_format = with_bos(chat_format, self.backend.bos_text)
-        encoder = TurnEncoder(self.backend.tokenizer, chat_format)
-        examples = encode_examples(self.options.examples, encoder, self.frame)
-        return Prefix(encoder, encoder.first(instructions), examples)
+        examples = encode_examples(self.options.examples, start.encoder, self.frame)
+        return Prefix(start.encoder, start.ids, examples)
 
     def prompt_fingerprint(self) -> str:
         """What the built-in prompt of this agent's profile is made of; a calibration belongs to one."""

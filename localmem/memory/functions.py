@@ -54,7 +54,7 @@ _PAGES = re.compile(r"Results .* page \d+ of (\d+):")
 
 
 class MemoryFunctions:
-    """The built-in functions of one agent."""
+    """The built-in functions of one agent: those of the paper's set that are declared."""
 
     def __init__(
         self,
@@ -95,6 +95,7 @@ class MemoryFunctions:
         self.specs = {
             name: FunctionSpec(name, *declarations[name], run, takes_heartbeat=name in (*EDITS, "pause_heartbeats"))
             for name, run in runs.items()
+            if name in declarations
         }
 
     def shown(self) -> list[FunctionSpec]:
@@ -118,7 +119,10 @@ class MemoryFunctions:
         offered = [
             (self.specs[name], schema)
             for name, narrow in {**self._narrowings(), **(self._saving() if phase == "edits" else {})}.items()
-            if _in_phase(name, phase) and name not in without and (schema := narrow()) is not None
+            if name in self.specs
+            and _in_phase(name, phase)
+            and name not in without
+            and (schema := narrow()) is not None
         ]
         if phase == "all":
             offered += [(spec, spec.parameters) for spec in own]

@@ -91,6 +91,23 @@ def test_settings_reach_the_agent(settings: Settings):
         assert (options.summary_tokens, options.sampling.temperature, options.sampling.seed) == (99, 0.7, 5)
 
 
+def test_agent_with_some_functions_is_told_of_and_offered_no_other(settings: Settings):
+    names = ("core_memory_append", "core_memory_replace")
+    with localmem.open("ana", settings=settings, backend=ScriptedBackend([say("Hi.")]), functions=names) as agent:
+        list(agent.send("Hello."))
+        offered = {choice.name for choice in agent.grammar().choices}
+        assert offered == {"send_message", "core_memory_append", "core_memory_replace"}
+        assert [choice.name for choice in agent.grammar("edits", without=names).choices] == ["nothing_to_save"]
+        assert "archival_memory_insert" not in prompt_text(agent)
+        assert "conversation_search" not in prompt_text(agent), "no example calls what is not there"
+
+
+def test_agent_cannot_have_a_function_that_is_not_built_in(settings: Settings):
+    with pytest.raises(LocalmemError, match="no built-in function 'fly'"):
+        localmem.open("ana", settings=settings, backend=ScriptedBackend(), functions=["fly"])
+    localmem.open("ana", settings=settings, backend=ScriptedBackend()).close()
+
+
 def test_window_is_the_backends(settings: Settings):
     backend = ScriptedBackend(window=9_999)
     with localmem.open("ana", settings=settings, backend=backend) as agent:
