@@ -41,11 +41,12 @@ def opening(
     frame: Frame | None = None,
     compact: bool = True,
     describe: Callable[[FunctionSpec], str] = FunctionSpec.signature,
+    rule: str = "You answer with one call and nothing else:",
 ) -> Opening:
     """Instructions and functions as the model's family has them; `frame` None takes the family's own.
 
     A template that prints each function as it is gets it `compact`. One that knows no functions has them told in the
-    instructions, each as `describe` puts it.
+    instructions, each as `describe` puts it, and `rule` above how a call is written.
     """
     chat_format = probe(
         reader.chat_template,
@@ -59,7 +60,7 @@ def opening(
     if not chat_format.native_functions:
         example = chosen.write("NAME", '{"ARGUMENT": VALUE, ...}')
         lines = "\n".join(map(describe, specs))
-        text += f"\n\nYour functions:\n{lines}\nYou answer with one call and nothing else:\n{example}"
+        text += f"\n\nYour functions:\n{lines}\n{rule}\n{example}"
     if reader.adds_bos:
         chat_format = with_bos(chat_format, reader.bos_text)
     encoder = TurnEncoder(reader.tokenizer, chat_format)

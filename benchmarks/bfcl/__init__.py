@@ -1,0 +1,1 @@
+"""The Berkeley Function Calling Leaderboard, offline: our prompts and grammars, its questions and its own checker."""
