@@ -65,7 +65,7 @@ def load_checker(folder: Path) -> Checker:
 
 @contextmanager
 def _importable(folder: Path) -> Generator[None]:
-    """The wheel's modules can be imported, with a table of one model in place of theirs; afterwards all is as it was."""
+    """The wheel's modules can be imported, with a table of one model in place of theirs; afterwards they cannot."""
     table = ModuleType(_TABLE)
     table.MODEL_CONFIG_MAPPING = {_NAME: SimpleNamespace(underscore_to_dot=False)}  # type: ignore[attr-defined]
     before = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] == "bfcl_eval"}

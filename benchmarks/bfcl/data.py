@@ -32,7 +32,7 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A conversation that ends with the user, and the functions that are there. `answer` is None where none is right."""
+    """A conversation that ends with the user, and the functions there are. `answer` is None where no call is right."""
 
     id: str
     category: str

@@ -93,10 +93,16 @@ def _object(schema: Document) -> dict[str, Any]:
         return {"type": "object", "additionalProperties": False} if "properties" in schema else {"type": "object"}
     return {
         "type": "object",
-        "properties": {name: _held(value) for name, value in properties.items()},
+        "properties": {name: _parameter(value) for name, value in properties.items()},
         "required": [name for name in schema.get("required") or () if name in properties],
         "additionalProperties": False,
     }
+
+
+def _parameter(schema: Document) -> dict[str, Any]:
+    """A document may give null as the default of a text: then it can be written too."""
+    held = _held(schema)
+    return {"anyOf": [held, {"type": "null"}]} if held and "default" in schema and schema["default"] is None else held
 
 
 def _each_once(values: Sequence[Any]) -> list[Any]:

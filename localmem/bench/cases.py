@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -190,7 +190,17 @@ def shipped_cases(split: Split) -> list[Case]:
     return read_cases(data_dir("cases") / f"{split}.jsonl")
 
 
-def sample(cases: Sequence[Case], n: int) -> list[Case]:
+class Identified(Protocol):
+    """A case of any benchmark."""
+
+    @property
+    def id(self) -> str: ...
+
+
+AnyCase = TypeVar("AnyCase", bound=Identified)
+
+
+def sample(cases: Sequence[AnyCase], n: int) -> list[AnyCase]:
     """The same `n` of them every time, in their order: those whose ids have the smallest hashes."""
     chosen = {case.id for case in sorted(cases, key=lambda case: hashlib.sha256(case.id.encode()).digest())[:n]}
     return [case for case in cases if case.id in chosen]

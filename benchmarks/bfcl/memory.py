@@ -1,0 +1,169 @@
+"""BFCL's memory category with real agents: told everything, flushes and all, then asked.
+
+Each of BFCL's three stores is a part of localmem's own memory, and the agent has its functions and no others:
+
+kv       core memory: short lines in blocks
+vector   archival storage: passages found by meaning and by words
+summary  the recursive summary, and the search of what was said
+
+An agent is told a scenario's conversations once, and kept. What its window still holds then goes: into the summary
+where that is the store, else nowhere. Each question is asked of a copy, so that none sees another.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal
+
+import localmem
+from benchmarks.agents import Clock, Exchange, arm_backend, arm_profile, go_on, quiet, say
+from benchmarks.bfcl.checker import Checker
+from benchmarks.bfcl.data import MemoryQuestion
+from benchmarks.journal import Journal, Record
+from localmem.backend.base import Backend
+from localmem.bench.arms import Arm
+from localmem.config import Settings
+from localmem.kernel.agent import Agent
+from localmem.storage.agent_store import AgentStore
+from localmem.storage.database import Database
+from localmem.storage.embedder import Embedder
+
+Store = Literal["kv", "vector", "summary"]
+STORES: tuple[Store, ...] = ("kv", "vector", "summary")
+
+FUNCTIONS: dict[Store, tuple[str, ...]] = {
+    "kv": ("core_memory_append", "core_memory_replace"),
+    "vector": ("archival_memory_insert", "archival_memory_search"),
+    "summary": ("conversation_search",),
+}
+PERSONAS: dict[Store, str] = {
+    "kv": "I keep what the user tells me in core memory, block human, a short line each: names, numbers, dates, plans.",
+    "vector": "I put what the user tells me into archival memory, and search it before I answer a question.",
+    "summary": "I search our conversation before I answer a question about something that is not here.",
+}
+"""What BFCL's own instructions say of a store, in the words of an agent."""
+
+_CORE_TOKENS = 800  # of block human, where core memory is all there is
+_NAME = "agent"
+_BETWEEN_SESSIONS = timedelta(days=1)
+_BETWEEN_TURNS = timedelta(minutes=2)
+
+OnTurn = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """One arm's agents over one store: how they are opened, and the folder of their databases."""
+
+    store: Store
+    arm: Arm
+    settings: Settings
+    backend: Backend
+    embedder: Embedder | None
+    folder: Path
+
+    def open(self, database: Path, home: Path, clock: Clock) -> Agent:
+        """The agent in `database`, with its store's functions."""
+        return localmem.open(
+            _NAME,
+            settings=quiet(replace(self.settings, home=home, database=database)),
+            backend=arm_backend(self.backend, self.arm, FUNCTIONS[self.store]),
+            embedder=self.embedder,
+            profile=arm_profile(self.settings, self.arm),
+            functions=FUNCTIONS[self.store],
+            now=clock,
+        )
+
+    def tell(self, scenario: str, sessions: Sequence[Sequence[str]], *, on_turn: OnTurn | None = None) -> Path:
+        """The database of an agent that has been told these sessions; one that was told before is told on, or kept."""
+        told, telling = (self.folder / f"{self.arm}-{self.store}-{scenario}{end}" for end in (".db", ".telling.db"))
+        if told.is_file():
+            return told
+        self.folder.mkdir(parents=True, exist_ok=True)
+        known = _turns_told(telling)
+        clock, number = Clock(), 0
+        with self.open(telling, self.folder, clock) as agent:
+            if not known:
+                self._furnish(agent)
+            go_on(agent)
+            for session in sessions:
+                clock.now += _BETWEEN_SESSIONS
+                for place, text in enumerate(session):
+                    clock.now += _BETWEEN_TURNS
+                    number += 1
+                    if number > known:
+                        if not place:
+                            agent.log_in()
+                        say(agent, text)
+                    if on_turn is not None:
+                        on_turn()
+            if self.store == "summary":
+                while agent.main_context.queue:
+                    agent.queue_manager.carry_out(agent.queue_manager.plan_flush())
+        self._end_conversation(telling, clock)
+        return telling.rename(told)
+
+    def ask(self, told: Path, question: str) -> Exchange:
+        """A question, asked of a copy of a told agent."""
+        clock = Clock()
+        clock.now += 30 * _BETWEEN_SESSIONS
+        with tempfile.TemporaryDirectory() as home:
+            database = Path(shutil.copy(told, Path(home) / "localmem.db"))
+            with self.open(database, Path(home), clock) as agent:
+                return say(agent, question)
+
+    def _furnish(self, agent: Agent) -> None:
+        agent.set_block("persona", PERSONAS[self.store])
+        if self.store == "kv":
+            agent.add_block(replace(agent.working_context.block("human"), limit=_CORE_TOKENS))
+
+    def _end_conversation(self, path: Path, clock: Clock) -> None:
+        """Empty the queue, and the summary with it where it is not the store."""
+        with Database(path) as database:
+            store = AgentStore(database)
+            row = store.get(_NAME)
+            store.replace_queue(row.id, [])
+            store.set_warned(row.id, False)
+            store.set_rendered_context(row.id, "")  # it is rendered as it is opened
+            if self.store != "summary" and store.current_summary(row.id) is not None:
+                store.add_summary(row.id, "", 0, clock.now)
+
+
+def run_memory(
+    telling: Telling,
+    questions: Sequence[MemoryQuestion],
+    sessions: Callable[[str], Sequence[Sequence[str]]],
+    checker: Checker,
+    *,
+    journal: Journal,
+    on_turn: OnTurn | None = None,
+) -> list[Record]:
+    """Every question's record; a scenario is told when its first question comes. A reply is right that holds an
+    answer."""
+    found: list[Record] = []
+    for question in questions:
+        key = f"{telling.store} {telling.arm} {question.id}"
+        record = journal.known(key)
+        if record is None:
+            told = telling.tell(question.scenario, sessions(question.scenario), on_turn=on_turn)
+            given = telling.ask(told, question.text)
+            right = checker.right_reply(given.reply, question.answers)
+            record = journal.add(key, {"id": question.id, "right": right, **given.record})
+        found.append(record)
+        if on_turn is not None:
+            on_turn()
+    return found
+
+
+def _turns_told(path: Path) -> int:
+    """How many of the user's messages an agent has been given; 0 where there is none yet."""
+    if not path.is_file():
+        return 0
+    with Database(path) as database:
+        row = database.row("SELECT count(*) AS told FROM message WHERE kind = 'user_message'", ())
+        return 0 if row is None else int(row["told"])

@@ -1,0 +1,70 @@
+"""Records of right and wrong, counted: one row for each category and arm, in one result file that runs add to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from benchmarks.common import RESULTS, save
+from benchmarks.journal import Record
+from localmem.bench.report import commit
+from localmem.bench.scoring import Share
+
+Row = dict[str, Any]
+"""JSON: category, arm, n, and the figures."""
+
+
+def row(category: str, arm: str, records: Sequence[Record], flags: Sequence[str] = ("right",)) -> Row:
+    """Each flag's share with its 95 % interval, and the mean of what else is counted."""
+    found: Row = {"category": category, "arm": arm, "n": len(records)}
+    for flag in flags:
+        share = Share(sum(bool(record[flag]) for record in records), len(records))
+        found[flag] = round(share.value, 4)
+        found[f"{flag}_interval"] = [round(end, 4) for end in share.interval]
+    for name in ("tokens", "seconds", "steps"):
+        values = [record[name] for record in records if name in record]
+        if values:
+            found[name] = round(mean(values), 3)
+    return {**found, "commit": commit()}
+
+
+_OF_EVERY_RUN = frozenset({"benchmark", "commit", "model", "machine", "figures", "rows", "samples"})
+
+
+def add_to_results(
+    benchmark: str,
+    model: str,
+    rows: Sequence[Row],
+    *,
+    samples: Mapping[str, Sequence[str] | None] | None = None,
+    **more: object,
+) -> Path:
+    """Put rows into the benchmark's result file, in place of those of the same category and arm; gives its path.
+
+    `figures` are the shares of right answers by category and arm. `samples` are the ids of what was asked of a
+    category, None where it was all.
+    """
+    path = RESULTS / f"{benchmark}-{model}.json"
+    old: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    new = {(one["category"], one["arm"]) for one in rows}
+    kept = [one for one in old.get("rows", []) if (one["category"], one["arm"]) not in new]
+    every = sorted([*kept, *rows], key=lambda one: (one["category"], one["arm"]))
+    figures: dict[str, object] = {f"{one['category']}_{one['arm']}": one["right"] for one in every}
+    chosen = {**old.get("samples", {}), **(samples or {})}
+    others = {name: value for name, value in old.items() if name not in _OF_EVERY_RUN}
+    asked = {name: list(ids) for name, ids in chosen.items() if ids is not None}
+    return save(benchmark, model, figures, rows=every, samples=asked, **{**others, **more})
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The rows for people: category, arm, n, right in per cent with its interval, tokens."""
+    lines = [f"{'category':18} {'arm':8} {'n':>5}  right"]
+    for one in rows:
+        low, high = (100 * end for end in one["right_interval"])
+        right = f"{100 * one['right']:5.1f} ({low:.0f}-{high:.0f})"
+        more = f"{one['tokens']:8.1f} tokens" if "tokens" in one else ""
+        lines.append(f"{one['category']:18} {one['arm']:8} {one['n']:5}  {right:15} {more}")
+    return "\n".join(lines)
