@@ -17,10 +17,10 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 
 
-def save(benchmark: str, model: str, figures: dict[str, object], **more: object) -> Path:
+def save(benchmark: str, model: str, figures: dict[str, object], *, folder: Path = RESULTS, **more: object) -> Path:
     """Write a result file and give its path."""
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{benchmark}-{model}.json"
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{benchmark}-{model}.json"
     record = {"benchmark": benchmark, "commit": commit(), "model": model, "machine": machine(), "figures": figures}
     path.write_text(json.dumps({**record, **more}, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return path

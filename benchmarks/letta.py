@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 import localmem
 from benchmarks.agents import Clock, arm_backend, arm_profile, quiet, say
-from benchmarks.common import HERE
+from benchmarks.common import HERE, RESULTS
 from benchmarks.journal import Journal, Record
 from benchmarks.shares import Row, add_to_results, row, table
 from localmem import models
@@ -161,7 +161,7 @@ def _contains(text: str, answer: str) -> bool:
     return bool(answer) and answer.lower() in text.lower()
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--model", default=DEFAULT_MODEL)
     parser.add_argument("--set", dest="sets", action="append", choices=SETS, help="may be given again")
@@ -170,8 +170,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=DATA, metavar="FOLDER", help="where the sets lie")
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="0 lets a probe choose")
     parser.add_argument("--fresh", action="store_true", help="begin again, though a run was stopped on its way")
+    parser.add_argument("--out", type=Path, default=RESULTS, metavar="FOLDER", help="where the result file goes")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON and nothing else")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     try:
         found = _run(arguments)
     except LocalmemError as error:
@@ -198,7 +199,7 @@ def _run(arguments: argparse.Namespace) -> list[Row]:
             flags = ("right", "state") if name == "update" else ("right",)
             rows = [row(name, arm, records[arm], flags) for arm in arms]
             sampled = [case.id for case in chosen] if arguments.limit else None
-            path = add_to_results("letta", card.name, rows, samples={name: sampled})
+            path = add_to_results("letta", card.name, rows, samples={name: sampled}, folder=arguments.out)
             print(f"wrote {path}", file=sys.stderr)
             journal.forget()
             found += rows

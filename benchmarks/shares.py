@@ -40,6 +40,7 @@ def add_to_results(
     rows: Sequence[Row],
     *,
     samples: Mapping[str, Sequence[str] | None] | None = None,
+    folder: Path = RESULTS,
     **more: object,
 ) -> Path:
     """Put rows into the benchmark's result file, in place of those of the same category and arm; gives its path.
@@ -47,7 +48,7 @@ def add_to_results(
     `figures` are the shares of right answers by category and arm. `samples` are the ids of what was asked of a
     category, None where it was all.
     """
-    path = RESULTS / f"{benchmark}-{model}.json"
+    path = folder / f"{benchmark}-{model}.json"
     old: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     new = {(one["category"], one["arm"]) for one in rows}
     kept = [one for one in old.get("rows", []) if (one["category"], one["arm"]) not in new]
@@ -56,15 +57,20 @@ def add_to_results(
     chosen = {**old.get("samples", {}), **(samples or {})}
     others = {name: value for name, value in old.items() if name not in _OF_EVERY_RUN}
     asked = {name: list(ids) for name, ids in chosen.items() if ids is not None}
-    return save(benchmark, model, figures, rows=every, samples=asked, **{**others, **more})
+    return save(benchmark, model, figures, folder=folder, rows=every, samples=asked, **{**others, **more})
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The rows for people: category, arm, n, right in per cent with its interval, tokens."""
-    lines = [f"{'category':18} {'arm':8} {'n':>5}  right"]
+    """The rows for people: category, arm, n, each share in per cent with its interval, tokens."""
+    lines = [f"{'category':18} {'arm':8} {'n':>5}"]
     for one in rows:
-        low, high = (100 * end for end in one["right_interval"])
-        right = f"{100 * one['right']:5.1f} ({low:.0f}-{high:.0f})"
-        more = f"{one['tokens']:8.1f} tokens" if "tokens" in one else ""
-        lines.append(f"{one['category']:18} {one['arm']:8} {one['n']:5}  {right:15} {more}")
+        flags = [name.removesuffix("_interval") for name in one if name.endswith("_interval")]
+        shares = "  ".join(f"{flag} {_percent(one, flag):15}" for flag in flags)
+        tokens = f"{one['tokens']:.1f} tokens" if "tokens" in one else ""
+        lines.append(f"{one['category']:18} {one['arm']:8} {one['n']:5}  {shares}  {tokens}".rstrip())
     return "\n".join(lines)
+
+
+def _percent(one: Mapping[str, Any], flag: str) -> str:
+    low, high = (100 * end for end in one[f"{flag}_interval"])
+    return f"{100 * one[flag]:.1f} ({low:.0f}-{high:.0f})"

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from benchmarks.bfcl import asking, data, gate, memory
 from benchmarks.bfcl.checker import Checker, load_checker
 from benchmarks.bfcl.run import rows, run
-from benchmarks.common import HERE
+from benchmarks.common import HERE, RESULTS
 from benchmarks.journal import Journal
 from benchmarks.shares import Row, add_to_results, row, table
 from localmem import models
@@ -42,8 +42,8 @@ DEFAULT = ("simple_python", "multiple", "irrelevance", "live_simple")
 MEMORY_ARMS: tuple[agent_arms.Arm, ...] = ("free", "state")
 
 
-def main() -> None:
-    arguments = _arguments()
+def main(words: Sequence[str] | None = None) -> None:
+    arguments = _arguments(words)
     try:
         found = _run(arguments)
     except LocalmemError as error:
@@ -51,7 +51,7 @@ def main() -> None:
     print(json.dumps(found) if arguments.json else table(found))
 
 
-def _arguments() -> argparse.Namespace:
+def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--model", default=DEFAULT_MODEL)
     parser.add_argument("--category", action="append", choices=(*data.CATEGORIES, *MEMORY), help="may be given again")
@@ -61,8 +61,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="0 lets a probe choose")
     parser.add_argument("--fit", action="store_true", help="fit the gate again; with no --category, nothing else")
     parser.add_argument("--fresh", action="store_true", help="begin again, though a run was stopped on its way")
+    parser.add_argument("--out", type=Path, default=RESULTS, metavar="FOLDER", help="where the result file goes")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON and nothing else")
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
 def _run(arguments: argparse.Namespace) -> list[Row]:
@@ -102,7 +103,7 @@ def _single(
                     backend, questions, checker, arms=arms, journal=journal, decide=keeper, on_answer=bar.update
                 )
             told = rows(category, records)
-            _tell(card, told, _sampled(arguments, questions))
+            _tell(arguments, card, told, questions)
             journal.forget()
             found += told
     finally:
@@ -124,7 +125,7 @@ def _gatekeeper(
         fitted.write(path)
         print(f"gate, in cross-validation: {fitted.figures()}", file=sys.stderr)
     chosen = gate.read_gate(path)
-    add_to_results("bfcl", card.name, [], gate=chosen.figures())
+    add_to_results("bfcl", card.name, [], folder=arguments.out, gate=chosen.figures())
     return gate.GateKeeper(backend, chosen)
 
 
@@ -149,7 +150,7 @@ def _memory(
                     for path in agents.glob(f"{arm}-{store}-*"):
                         path.unlink()
                 found.append(_memory_row(telling, questions, folder, checker, card, fresh=arguments.fresh))
-                _tell(card, found[-1:], _sampled(arguments, questions))
+                _tell(arguments, card, found[-1:], questions)
     finally:
         backend.close()
     return found
@@ -195,16 +196,16 @@ def _journal(settings: Settings, card: ModelCard, part: str, prompt: str, *, fre
     return journal
 
 
-def _sampled(
-    arguments: argparse.Namespace, questions: Sequence[data.Question] | Sequence[data.MemoryQuestion]
-) -> list[str] | None:
-    """The ids of a sample; None where all were asked."""
-    return [question.id for question in questions] if arguments.limit else None
-
-
-def _tell(card: ModelCard, told: Sequence[Row], sampled: list[str] | None) -> None:
-    """Write one category's rows into the result file."""
-    path = add_to_results("bfcl", card.name, told, samples={told[0]["category"]: sampled} if told else {})
+def _tell(
+    arguments: argparse.Namespace,
+    card: ModelCard,
+    told: Sequence[Row],
+    questions: Sequence[data.Question] | Sequence[data.MemoryQuestion],
+) -> None:
+    """Write one category's rows into the result file; of a sample, the ids too."""
+    ids = [question.id for question in questions] if arguments.limit else None
+    samples = {one["category"]: ids for one in told}
+    path = add_to_results("bfcl", card.name, told, samples=samples, folder=arguments.out)
     print(f"wrote {path}", file=sys.stderr)
 
 
