@@ -161,7 +161,7 @@ def _contains(text: str, answer: str) -> bool:
     return bool(answer) and answer.lower() in text.lower()
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main(words: Sequence[str] | None = None, *, load: Callable[[Settings], Backend] = load_backend) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--model", default=DEFAULT_MODEL)
     parser.add_argument("--set", dest="sets", action="append", choices=SETS, help="may be given again")
@@ -174,20 +174,20 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", action="store_true", help="print the rows as JSON and nothing else")
     arguments = parser.parse_args(words)
     try:
-        found = _run(arguments)
+        found = _run(arguments, load)
     except LocalmemError as error:
         raise SystemExit(str(error)) from error
     print(json.dumps(found) if arguments.json else table(found))
 
 
-def _run(arguments: argparse.Namespace) -> list[Row]:
+def _run(arguments: argparse.Namespace, load: Callable[[Settings], Backend]) -> list[Row]:
     sets = [name for name in SETS if name in (arguments.sets or SETS)]
     arms = [arm for arm in ARMS if arm in (arguments.arm or DEFAULT_ARMS)]
     cases = {name: read_cases(arguments.data, name) for name in sets}
     settings = load_settings(flags={"model": arguments.model, "threads": arguments.threads, "snapshots_mb": 0})
     card = models.find_card(settings.model, models.load_cards(settings.models_dir))
     found: list[Row] = []
-    backend = load_backend(settings)
+    backend = load(settings)
     try:
         for name in sets:
             chosen = sample(cases[name], arguments.limit) if arguments.limit else cases[name]

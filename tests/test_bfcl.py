@@ -470,21 +470,24 @@ def test_window_is_the_benchmarks_unless_the_user_has_set_one(settings: Settings
     assert command._with_window(chosen, 8192).window == 2048
 
 
-@pytest.mark.model
-def test_command_runs_a_real_model_and_adds_to_its_results(
-    folder: Path, smollm_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_command_adds_to_its_results(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setenv("LOCALMEM_MODELS", str(smollm_path.parent))
     monkeypatch.setenv("LOCALMEM_HOME", str(tmp_path))
-    monkeypatch.setenv("LOCALMEM_EMBEDDER", "hash")
-    words = ["--model", SMOLLM, "--threads", "1", "--limit", "1", "--out", str(tmp_path)]
+    words = ["--model", SMOLLM, "--limit", "1", "--out", str(tmp_path)]
     arms = ["--arm", "free", "--arm", "schema", "--arm", "reply"]
-    command.main([*words, *arms, "--category", "simple_python", "--category", "irrelevance"])
-    command.main([*words, "--arm", "state", "--category", "memory_vector", "--json"])
-    assert '"memory_vector"' in capsys.readouterr().out
+
+    def load(_: Settings) -> ScriptedBackend:
+        return ScriptedBackend()
+
+    command.main([*words, *arms, "--category", "simple_python", "--category", "irrelevance"], load=load)
+    command.main([*words, "--arm", "state", "--category", "memory_kv", "--json"], load=load)
+    assert '"memory_kv"' in capsys.readouterr().out
     result = json.loads((tmp_path / f"bfcl-{SMOLLM}.json").read_text())
     assert len(result["rows"]) == 7
-    assert {"simple_python_schema", "irrelevance_reply", "memory_vector_state"} <= set(result["figures"])
+    assert {"simple_python_schema", "irrelevance_reply", "memory_kv_state"} <= set(result["figures"])
     assert result["samples"]["simple_python"] == ["simple-0"]
     with pytest.raises(SystemExit, match="run again"):
-        command.main([*words, *arms, "--category", "multiple"])
+        command.main([*words, *arms, "--category", "multiple"], load=load)
+    with pytest.raises(SystemExit, match="Name the other arms"):
+        command.main([*words, "--arm", "gate", "--category", "irrelevance"], load=load)

@@ -12,7 +12,7 @@ import argparse
 import hashlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -26,6 +26,7 @@ from benchmarks.common import HERE, RESULTS
 from benchmarks.journal import Journal
 from benchmarks.shares import Row, add_to_results, row, table
 from localmem import models
+from localmem.backend.base import Backend
 from localmem.backend.llama import LlamaBackend
 from localmem.bench import arms as agent_arms
 from localmem.bench.cases import sample
@@ -39,13 +40,15 @@ WINDOW = 8192  # tokens: some live questions bring dozens of functions
 MEMORY_WINDOW = 4096
 MEMORY = tuple(f"memory_{store}" for store in memory.STORES)
 DEFAULT = ("simple_python", "multiple", "irrelevance", "live_simple")
+Load = Callable[[Settings], Backend]
+"""The model of the settings, loaded."""
 MEMORY_ARMS: tuple[agent_arms.Arm, ...] = ("free", "state")
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main(words: Sequence[str] | None = None, *, load: Load = load_backend) -> None:
     arguments = _arguments(words)
     try:
-        found = _run(arguments)
+        found = _run(arguments, load)
     except LocalmemError as error:
         raise SystemExit(str(error)) from error
     print(json.dumps(found) if arguments.json else table(found))
@@ -66,7 +69,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def _run(arguments: argparse.Namespace) -> list[Row]:
+def _run(arguments: argparse.Namespace, load: Load) -> list[Row]:
     settings = load_settings(flags={"model": arguments.model, "threads": arguments.threads, "snapshots_mb": 0})
     card = models.find_card(settings.model, models.load_cards(settings.models_dir))
     categories = arguments.category or (() if arguments.fit else DEFAULT)
@@ -74,20 +77,25 @@ def _run(arguments: argparse.Namespace) -> list[Row]:
     found: list[Row] = []
     single = [category for category in categories if category not in MEMORY]
     if single or arguments.fit:
-        found += _single(arguments, settings, card, single, folder)
+        found += _single(arguments, settings, card, single, folder, load)
     stores = [category for category in categories if category in MEMORY]
     if stores and folder is not None:
-        found += _memory(arguments, settings, card, stores, folder)
+        found += _memory(arguments, settings, card, stores, folder, load)
     return found
 
 
 def _single(
-    arguments: argparse.Namespace, settings: Settings, card: ModelCard, categories: Sequence[str], folder: Path | None
+    arguments: argparse.Namespace,
+    settings: Settings,
+    card: ModelCard,
+    categories: Sequence[str],
+    folder: Path | None,
+    load: Load,
 ) -> list[Row]:
     """Single questions; fits the gate first where it is asked for."""
     arms = [arm for arm in asking.ARMS if not arguments.arm or arm in arguments.arm]
     found: list[Row] = []
-    backend = load_backend(_with_window(settings, WINDOW))
+    backend = load(_with_window(settings, WINDOW))
     try:
         keeper = _gatekeeper(arguments, settings, card, backend) if "gate" in arms or arguments.fit else None
         if folder is None:
@@ -112,9 +120,11 @@ def _single(
 
 
 def _gatekeeper(
-    arguments: argparse.Namespace, settings: Settings, card: ModelCard, backend: LlamaBackend
+    arguments: argparse.Namespace, settings: Settings, card: ModelCard, backend: Backend
 ) -> gate.GateKeeper:
     """The gate of this model and prompt: fitted before, or now. What was looked at is kept beside it."""
+    if not isinstance(backend, LlamaBackend):
+        raise LocalmemError("only llama.cpp shows what a model holds in front of its answer", "Name the other arms.")
     name = gate.gate_name(backend, card.name, card.sha256, CASES)
     path = settings.home / "bench" / f"{name}.json"
     if arguments.fit or not path.is_file():
@@ -130,7 +140,12 @@ def _gatekeeper(
 
 
 def _memory(
-    arguments: argparse.Namespace, settings: Settings, card: ModelCard, categories: Sequence[str], folder: Path
+    arguments: argparse.Namespace,
+    settings: Settings,
+    card: ModelCard,
+    categories: Sequence[str],
+    folder: Path,
+    load: Load,
 ) -> list[Row]:
     chosen = [arm for arm in agent_arms.ARMS if arm in (arguments.arm or MEMORY_ARMS)]
     questions = data.load_memory(folder)
@@ -139,7 +154,7 @@ def _memory(
     settings = _with_window(settings, MEMORY_WINDOW)
     checker, embedder = load_checker(folder), make_embedder(settings)
     found: list[Row] = []
-    backend = load_backend(settings)
+    backend = load(settings)
     try:
         for category in categories:
             store = cast("memory.Store", category.removeprefix("memory_"))
