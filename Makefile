@@ -6,7 +6,7 @@ BIN := .venv/bin
 LOG := .venv/install.log
 
 .DEFAULT_GOAL := all
-.PHONY: all help chat test install fix check transcript bench-speed build
+.PHONY: all help chat test install fix check transcript bench-speed bench-bfcl bench-letta build
 
 all: check test
 
@@ -39,6 +39,14 @@ transcript: install ## hold the long conversation of docs/transcript.md with the
 bench-speed: install ## measure what a turn, a call, a search cost (an hour); MODEL=NAME for another model
 	@$(call need_model,$(MODEL))
 	$(BIN)/python -m benchmarks.speed --model $(MODEL)
+
+bench-bfcl: install ## BFCL with its own checker, fetched on the way (hours); MODEL=NAME, ARGS='--limit 100 --arm free'
+	@$(call need_model,$(MODEL))
+	$(BIN)/python -m benchmarks.bfcl --model $(MODEL) $(ARGS)
+
+bench-letta: install ## Letta's core-memory sets; MODEL=NAME, ARGS='--data FOLDER --limit 20'
+	@$(call need_model,$(MODEL))
+	$(BIN)/python -m benchmarks.letta --model $(MODEL) $(ARGS)
 
 build: install ## make the wheel in dist/
 	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . >$(LOG) 2>&1 || { tail -n 20 $(LOG) >&2; exit 1; }

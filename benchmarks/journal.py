@@ -36,8 +36,14 @@ class Journal:
                 file.write(json.dumps([key, record], ensure_ascii=False) + "\n")
         return record
 
+    def put_away(self) -> None:
+        """All of it has been told: the next run measures anew. What was answered stays to be read, beside it."""
+        self._known.clear()
+        if self._path is not None and self._path.is_file():
+            self._path.replace(self._path.with_suffix(".done.jsonl"))
+
     def forget(self) -> None:
-        """What is kept has been told: the next run measures anew."""
+        """Begin again."""
         self._known.clear()
         if self._path is not None:
             self._path.unlink(missing_ok=True)

@@ -201,7 +201,7 @@ def _run(arguments: argparse.Namespace, load: Callable[[Settings], Backend]) -> 
             sampled = [case.id for case in chosen] if arguments.limit else None
             path = add_to_results("letta", card.name, rows, samples={name: sampled}, folder=arguments.out)
             print(f"wrote {path}", file=sys.stderr)
-            journal.forget()
+            journal.put_away()
             found += rows
     finally:
         backend.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import zipfile
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from benchmarks.bfcl.functions import choice_of, spec_of
 from benchmarks.bfcl.run import rows, run
 from benchmarks.journal import Journal
 from benchmarks.shares import table
+from localmem import models
 from localmem.backend.constraint import GuidanceEngine
 from localmem.backend.llama import LlamaBackend
 from localmem.backend.scripted import ScriptedBackend
@@ -303,8 +305,9 @@ def test_every_arm_answers_and_a_stopped_run_goes_on(folder: Path, checker: Chec
         file.write('["free other", {"ri')
     again = run(ScriptedBackend(), questions, checker, arms=ARMS, journal=Journal(path))
     assert again == found
-    Journal(path).forget()
-    assert not path.exists()
+    Journal(path).put_away()
+    assert not Journal(path).known("free simple-0")
+    assert path.with_suffix(".done.jsonl").is_file()
 
 
 def test_gate_that_stays_shut_is_a_reply(folder: Path, checker: Checker):
@@ -380,7 +383,7 @@ def test_no_fold_shares_a_group_and_the_threshold_is_the_highest_that_keeps_enou
 
 
 @pytest.mark.model
-def test_gate_looks_at_a_real_model_and_opens_or_not(smollm: LlamaBackend, tmp_path: Path):
+def test_gate_looks_at_a_real_model_and_opens_or_not(smollm: LlamaBackend, settings: Settings, tmp_path: Path):
     every = gate.read_gate_cases(command.CASES)
     cases = [every[0], every[2], every[5], every[8]]
     journal = Journal(tmp_path / "looks.jsonl")
@@ -388,14 +391,22 @@ def test_gate_looks_at_a_real_model_and_opens_or_not(smollm: LlamaBackend, tmp_p
     assert all(np.isfinite(np.concatenate(pair)).all() for pair in seen)
     again = gate.look_at(smollm, cases, Journal(tmp_path / "looks.jsonl"))
     assert all((one[0] == other[0]).all() for one, other in zip(seen, again, strict=True))
-    keeper = gate.GateKeeper(smollm, gate.fit_gate(cases, seen))
+    card = models.find_card(SMOLLM, models.load_cards(settings.models_dir))
+    name = gate.gate_name(smollm, card.name, card.sha256, command.CASES)
+    gate.fit_gate(cases, seen).write(settings.home / "bench" / f"{name}.json")
+    arguments = Namespace(fit=False, out=tmp_path)
+    keeper = command._gatekeeper(arguments, settings, card, smollm)
     due, seconds = keeper(ask(smollm, [("user", cases[0].user)], cases[0].functions))
     assert isinstance(due, bool)
     assert seconds > 0
-    assert gate.gate_name(smollm, "m", "", command.CASES).startswith("gate-m-")
+    assert "area" in json.loads((tmp_path / f"bfcl-{SMOLLM}.json").read_text())["gate"]
 
 
 # -- memory -------------------------------------------------------------------------------------------------------
+
+
+def say(text: str) -> FunctionCall:
+    return FunctionCall("send_message", {"message": text})
 
 
 def _telling(backend: ScriptedBackend, store: memory.Store, settings: Settings, folder: Path) -> memory.Telling:
@@ -406,10 +417,8 @@ def test_told_agent_is_asked_in_copies_and_only_has_its_store(
     folder: Path, checker: Checker, settings: Settings, tmp_path: Path
 ):
     saved = FunctionCall("core_memory_append", {"label": "human", "content": "Emu: Bo."})
-    words = [
-        FunctionCall("send_message", {"message": text}) for text in ("Hi.", "Good.", "Oh.", "Bo.", "I don't know.")
-    ]
-    backend = ScriptedBackend([saved, *words])
+    late = FunctionCall("core_memory_append", {"label": "human", "content": "He eats grapes."})
+    backend = ScriptedBackend([saved, *map(say, ("Hi.", "Good.", "Oh.")), late])
     telling = _telling(backend, "kv", settings, tmp_path / "told")
     journal = Journal(None)
     questions = data.load_memory(folder)
@@ -417,11 +426,14 @@ def test_told_agent_is_asked_in_copies_and_only_has_its_store(
     def sessions(scenario: str) -> list[list[str]]:
         return data.load_sessions(folder, scenario)
 
+    telling.tell("farm", sessions("farm"))
+    assert not backend.script, "what had not been saved could be before it left the window"
+    backend.script = [say("Bo."), say("I don't know.")]
     found = memory.run_memory(telling, questions, sessions, checker, journal=journal)
     assert [record["right"] for record in found] == [True, False]
     first, second = (backend.tokenizer.decode_bytes(backend.prompts[n].ids).decode() for n in (-2, -1))
-    assert "Emu: Bo." in first
-    assert "He eats grapes." not in first, "the conversation it was told in is over"
+    assert "Emu: Bo.\nHe eats grapes." in first
+    assert "It rains." not in first, "the conversation it was told in is over"
     assert "What is my emu called?" not in second, "questions do not see each other"
     assert "archival_memory_insert" not in first
     asked = len(backend.prompts)
@@ -445,7 +457,7 @@ def test_telling_that_was_interrupted_goes_on(folder: Path, settings: Settings, 
         telling.tell("farm", sessions, on_turn=stop)
     assert len(backend.prompts) == 2
     path = telling.tell("farm", sessions)
-    assert len(backend.prompts) == 3
+    assert memory._turns_told(path) == 3, "each is told once"
     assert path.name == "state-vector-farm.db"
     assert not list(path.parent.glob("*telling*"))
 

@@ -112,7 +112,7 @@ def _single(
                 )
             told = rows(category, records)
             _tell(arguments, card, told, questions)
-            journal.forget()
+            journal.put_away()
             found += told
     finally:
         backend.close()
@@ -192,7 +192,7 @@ def _memory_row(
             journal=journal,
             on_turn=bar.update,
         )
-    journal.forget()
+    journal.put_away()
     return row(category, telling.arm, records)
 
 

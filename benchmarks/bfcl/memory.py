@@ -6,8 +6,9 @@ kv       core memory: short lines in blocks
 vector   archival storage: passages found by meaning and by words
 summary  the recursive summary, and the search of what was said
 
-An agent is told a scenario's conversations once, and kept. What its window still holds then goes: into the summary
-where that is the store, else nowhere. Each question is asked of a copy, so that none sees another.
+An agent is told a scenario's conversations once, and kept. What its window still holds then leaves as it always does,
+with a warning before each flush; and the summary is emptied where it is not the store. Each question is asked of a
+copy, so that none sees another.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from localmem.backend.base import Backend
 from localmem.bench.arms import Arm
 from localmem.config import Settings
 from localmem.kernel.agent import Agent
+from localmem.kernel.events import MemoryPressure
 from localmem.storage.agent_store import AgentStore
 from localmem.storage.database import Database
 from localmem.storage.embedder import Embedder
@@ -102,9 +104,7 @@ class Telling:
                         say(agent, text)
                     if on_turn is not None:
                         on_turn()
-            if self.store == "summary":
-                while agent.main_context.queue:
-                    agent.queue_manager.carry_out(agent.queue_manager.plan_flush())
+            self._flush_everything(agent)
         self._end_conversation(telling, clock)
         return telling.rename(told)
 
@@ -121,6 +121,16 @@ class Telling:
         agent.set_block("persona", PERSONAS[self.store])
         if self.store == "kv":
             agent.add_block(replace(agent.working_context.block("human"), limit=_CORE_TOKENS))
+
+    def _flush_everything(self, agent: Agent) -> None:
+        """What happens to what is still in the window as a conversation goes on: a warning, and a flush, until all of
+        it has left. Where only the summary is kept there is nothing to be warned for."""
+        while any(message.kind == "user_message" for message in agent.main_context.queue):
+            if self.store != "summary":
+                budget = agent.queue_manager.budget
+                for _ in agent.handle(MemoryPressure(budget.warning_tokens, budget.flush_tokens)):
+                    pass
+            agent.queue_manager.carry_out(agent.queue_manager.plan_flush())
 
     def _end_conversation(self, path: Path, clock: Clock) -> None:
         """Empty the queue, and the summary with it where it is not the store."""
