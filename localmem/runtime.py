@@ -25,6 +25,7 @@ from localmem.config import Settings, ensure_home, load_settings
 from localmem.errors import AgentNotFound
 from localmem.kernel.agent import Agent, AgentOptions
 from localmem.kernel.budget import Budget
+from localmem.kernel.rules import ToolRules
 from localmem.memory.archival import Archival
 from localmem.memory.recall import Recall
 from localmem.resources import data_dir
@@ -53,14 +54,15 @@ def open(  # noqa: A001  # localmem.open is the public name
     backend: Backend | None = None,
     embedder: Embedder | None = None,
     profile: models.Profile | None = None,
+    rules: ToolRules | None = None,
     now: Clock = utc_now,
     create: bool = True,
 ) -> Agent:
     """The agent of that name, created with empty memory or reopened with all of it.
 
     `model` is a card's name or a path to a GGUF. `backend` and `embedder` replace those of the settings, `profile` that
-    of the model's card. The agent is locked against other processes until `close`. Raises LocalmemError in its many
-    kinds.
+    of the model's card. `rules` say what may be called when. The agent is locked against other processes until `close`.
+    Raises LocalmemError in its many kinds.
     """
     settings = settings or load_settings(flags={"model": model})
     check_agent_name(name)
@@ -75,7 +77,8 @@ def open(  # noqa: A001  # localmem.open is the public name
             backend = load_backend(settings)
             held.callback(backend.close)
         row = _use_model(store, row, settings)
-        agent = _assemble(row, settings, database, backend, embedder or make_embedder(settings), now, profile)
+        options = _options(settings, backend.window, profile, rules)
+        agent = _assemble(row, settings, database, backend, embedder or make_embedder(settings), now, options)
         agent.on_close(held.pop_all().close)
     return agent
 
@@ -130,7 +133,7 @@ def look(name: str, settings: Settings, *, backend: Backend | None = None, now: 
         settings = _with_model_of(row, settings)
         used = backend or load_backend(settings, counting_only=True)
         try:
-            yield _assemble(row, settings, database, used, None, now)
+            yield _assemble(row, settings, database, used, None, now, _options(settings, used.window))
         finally:
             if backend is None:
                 used.close()
@@ -218,7 +221,7 @@ def _assemble(
     backend: Backend,
     embedder: Embedder | None,
     now: Clock,
-    profile: models.Profile | None = None,
+    options: AgentOptions,
 ) -> Agent:
     recall, archival = _storages(row, settings, database, embedder)
     return Agent(
@@ -227,7 +230,7 @@ def _assemble(
         database=database,
         recall=recall,
         archival=archival,
-        options=_options(settings, backend.window, profile),
+        options=options,
         now=now,
         owner=_owner(database, row.id),
         embedder=embedder,
@@ -251,7 +254,9 @@ def _storages(
     return Recall(database, row.id, embedder, folder), Archival(database, row.id, embedder, folder)
 
 
-def _options(settings: Settings, window: int, profile: models.Profile | None) -> AgentOptions:
+def _options(
+    settings: Settings, window: int, profile: models.Profile | None = None, rules: ToolRules | None = None
+) -> AgentOptions:
     card = models.find_card(settings.model, models.load_cards(settings.models_dir))
     profile = profile or card.profile
     grammars = data_dir("grammars")
@@ -267,6 +272,7 @@ def _options(settings: Settings, window: int, profile: models.Profile | None) ->
         frame=profile.frame,
         thought=profile.thought == "first",
         calibration=profile.calibration,
+        rules=rules or ToolRules(),
         summary_tokens=settings.summary_tokens,
         max_steps=settings.max_steps,
         max_tokens_per_event=settings.max_tokens_per_event,

@@ -7,6 +7,7 @@ three forms: Lark for llguidance, JSON Schema for outlines and for readers, GBNF
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,9 @@ Schema = Mapping[str, Any]
 """JSON Schema, as outlines and llguidance read it. Any: JSON."""
 
 # One canonical layout: free whitespace is where small models get lost (oMLX #2990).
+# A JSON string without \u escapes: what can be written as it is has one spelling.
+_CHARACTER_STRING = r'"([^"\\\x00-\x1f\x7f]|\\["\\bfnrt]){{{low},{high}}}"'
+
 _LAYOUT = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
 
 
@@ -49,7 +53,7 @@ class CallGrammar:
             gap = '" " ' if self.frame.between.endswith(" ") else ""
             spelled = _tokens(encode(head)) if by_ids else json.dumps(head, ensure_ascii=False)
             rules.append(f"call_{index}: {spelled} {gap}arguments_{index} tail")
-            rules.append(f"arguments_{index}: %json {json.dumps({**choice.parameters, **_LAYOUT})}")
+            rules += _arguments(f"arguments_{index}", choice.parameters)
         after = self.frame.after
         rules.append("tail: " + (_tail(after, encode) if by_ids else json.dumps(after, ensure_ascii=False)))
         return "\n".join(rules) + "\n"
@@ -72,6 +76,49 @@ class CallGrammar:
             )
         union = calls[0] if len(calls) == 1 else {"anyOf": calls}
         return {"$defs": definitions, **union} if definitions else union
+
+
+def _arguments(rule: str, schema: Schema) -> list[str]:
+    """Lark for an object schema. llguidance's JSON knows no `not`: an object with one is written out, property by
+    property, and a string that must not be some others is a difference of regular expressions."""
+    if not _has_not(schema):
+        return [f"{rule}: %json {json.dumps({**schema, **_LAYOUT})}"]
+    # All alternatives alike: the longest lexeme wins, so one in `%json` beside one written out would never be entered.
+    alternatives = [_written_out(f"{rule}_{i}", one) for i, one in enumerate(schema.get("anyOf", [schema]))]
+    union = " | ".join(f"{rule}_{i}" for i in range(len(alternatives)))
+    return [f"{rule}: {union}", *(line for lines in alternatives for line in lines)]
+
+
+def _written_out(rule: str, schema: Schema) -> list[str]:
+    parts: list[str] = []
+    below: list[str] = []
+    for number, (name, value) in enumerate(schema["properties"].items()):
+        part = f"{rule}_{number}"
+        if "not" in value:
+            part = part.upper()
+            below.append(f"{part}: {_string_but(value)}")
+        else:
+            below.append(f"{part}: %json {json.dumps({**value, **_LAYOUT})}")
+        key = f"{', ' if number else '{'}{json.dumps(name, ensure_ascii=False)}: "
+        parts += [json.dumps(key, ensure_ascii=False), part]
+    return [f"{rule}: {' '.join(parts)} {json.dumps('}')}", *below]
+
+
+def _has_not(schema: Schema) -> bool:
+    values = [value for one in schema.get("anyOf", [schema]) for value in one.get("properties", {}).values()]
+    return any("not" in value for value in values)
+
+
+def _string_but(schema: Schema) -> str:
+    """A JSON string as a Lark terminal: any but those in its `not`, each spelled the one way the terminal knows."""
+    low, high = schema.get("minLength", 0), schema.get("maxLength", "")
+    spelled = "|".join(map(_literal, schema["not"]["enum"]))
+    return f"/{_CHARACTER_STRING.format(low=low, high=high)}/ & ~/({spelled})/"
+
+
+def _literal(text: str) -> str:
+    """A JSON string as a regular expression between slashes that matches it alone."""
+    return re.sub(r"([\\.+*?()|\[\]{}^$/])", r"\\\1", json.dumps(text, ensure_ascii=False))
 
 
 def _referring(schema: Any, owner: str) -> Any:  # Any: JSON

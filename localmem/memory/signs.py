@@ -44,6 +44,8 @@ SIGNS = (
     "words of it in one line of core memory, number",
     "statements nobody has saved, number",
     "words of them in the best line of core memory, share",
+    "words of it in the best row of the results, share",
+    "words of it in the best row of the results, number",
 )
 
 Vector = np.ndarray[Any, np.dtype[np.float32]]
@@ -74,11 +76,12 @@ def signs(
     words = terms(event.text)
     results = [message for message in chain if message.kind == "result"]
     last = chain[-1].text if results and chain[-1].kind == "result" else ""
-    page = _LAST_PAGE.match(last)
+    page = _LAST_PAGE.search(last)
     text = event.text.strip()
     in_memory, in_passage, in_older = (words & terms(t or "") for t in (core_memory, passage, older))
     lines = [terms(line) for line in core_memory.splitlines()]
     best = max((words & line for line in lines), key=len, default=frozenset[str]())
+    answer = max((words & terms(row) for row in last.splitlines()[1:]), key=len, default=frozenset[str]())
     lacking = terms(" ".join(unsaved))
     spoken = [message.text for message in earlier if message.kind in ("user_message", "reply")]
     size = max(1, len(words))
@@ -111,6 +114,8 @@ def signs(
         min(_MOST_HITS, len(best)) / _MOST_HITS,
         min(_MOST_HITS, len(unsaved)) / _MOST_HITS,
         max((len(lacking & line) for line in lines), default=0) / max(1, len(lacking)),
+        len(answer) / size,
+        min(_MOST_HITS, len(answer)) / _MOST_HITS,
     )
     return np.array(values, np.float32)
 
