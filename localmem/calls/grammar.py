@@ -19,6 +19,12 @@ Schema = Mapping[str, Any]
 # One canonical layout: free whitespace is where small models get lost (oMLX #2990).
 _LAYOUT = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
 
+_SCHEMAS_BY_NAME = ("properties", "patternProperties", "$defs")
+LARGEST = 999_999_999_999_999
+"""Of an integer or a number without a bound of its own, either way."""
+DECIMAL = 0.000001
+"""What a number is a multiple of."""
+
 
 @dataclass(frozen=True, slots=True)
 class FunctionChoice:
@@ -49,7 +55,7 @@ class CallGrammar:
             gap = '" " ' if self.frame.between.endswith(" ") else ""
             spelled = _tokens(encode(head)) if by_ids else json.dumps(head, ensure_ascii=False)
             rules.append(f"call_{index}: {spelled} {gap}arguments_{index} tail")
-            rules.append(f"arguments_{index}: %json {json.dumps({**choice.parameters, **_LAYOUT})}")
+            rules.append(f"arguments_{index}: %json {json.dumps({**closed(choice.parameters), **_LAYOUT})}")
         after = self.frame.after
         rules.append("tail: " + (_tail(after, encode) if by_ids else json.dumps(after, ensure_ascii=False)))
         return "\n".join(rules) + "\n"
@@ -59,7 +65,7 @@ class CallGrammar:
         definitions: dict[str, Any] = {}
         calls: list[dict[str, Any]] = []
         for choice in self.choices:
-            parameters = _referring(dict(choice.parameters), choice.name)
+            parameters = _referring(closed(choice.parameters), choice.name)
             for label, definition in parameters.pop("$defs", {}).items():
                 definitions[f"{choice.name}.{label}"] = definition
             calls.append(
@@ -72,6 +78,40 @@ class CallGrammar:
             )
         union = calls[0] if len(calls) == 1 else {"anyOf": calls}
         return {"$defs": definitions, **union} if definitions else union
+
+
+def closed(schema: Any) -> Any:  # Any: JSON
+    """A schema whose numbers end: a model may write digits for ever.
+
+    An integer without a bound has at most 15 digits, which any JSON reader keeps exactly; a number beside that at most
+    six decimals and no exponent. Here and not in the function's own schema: there, multiples of a millionth would be
+    checked in floating point.
+
+    >>> closed({"type": "integer", "minimum": 1})
+    {'type': 'integer', 'minimum': 1, 'maximum': 999999999999999}
+    """
+    if isinstance(schema, list):
+        return [closed(item) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    found: dict[str, Any] = {
+        key: {name: closed(inner) for name, inner in value.items()}
+        if key in _SCHEMAS_BY_NAME
+        else value
+        if key in ("enum", "const")
+        else closed(value)
+        for key, value in schema.items()
+    }
+    kinds = [found["type"]] if isinstance(found.get("type"), str) else found.get("type", [])
+    if {"enum", "const"} & found.keys() or not {"integer", "number"} & set(kinds):
+        return found
+    if "number" in kinds:
+        found.setdefault("multipleOf", DECIMAL)
+    if not {"minimum", "exclusiveMinimum"} & found.keys():
+        found["minimum"] = -max(LARGEST, -10 * found.get("maximum", found.get("exclusiveMaximum", 0)))
+    if not {"maximum", "exclusiveMaximum"} & found.keys():
+        found["maximum"] = max(LARGEST, 10 * found.get("minimum", found.get("exclusiveMinimum", 0)))
+    return found
 
 
 def _referring(schema: Any, owner: str) -> Any:  # Any: JSON
