@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from localmem.backend.base import Backend, Completion, Sampling
+from localmem.backend.constraint import check_enforceable
 from localmem.calls.chat_format import probe, with_bos
 from localmem.calls.examples import ExampleExchange, encode_examples
 from localmem.calls.frame import Frame
@@ -188,6 +189,7 @@ class Agent:
         spec = from_python(function)
         if spec.name in self._memory_functions.specs:
             raise LocalmemError(f"{spec.name!r} is a function of localmem itself", "Give yours another name.")
+        check_enforceable(spec.name, spec.parameters, self.backend.write_grammar)
         self.wake()
         before = dict(self._own_functions)
         self._own_functions[spec.name] = spec
