@@ -1,7 +1,7 @@
 """The grammar of one step: which functions may be called now, with which arguments.
 
 Pure. Made from schemas that the live memory state has already narrowed (`memory/functions.py`), and written out in
-three forms: Lark for llguidance, JSON Schema for outlines and for readers, GBNF for llama.cpp's own sampler.
+two forms: Lark for llguidance, JSON Schema for outlines and for readers. `calls/gbnf.py` writes a third, for llama.cpp.
 """
 
 from __future__ import annotations
