@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
+from localmem.backend.base import Backend
 from localmem.backend.llama_library import GrammarSampler, LlamaModel
 from localmem.backend.tokenizer import Attribute, Vocabulary
 from localmem.calls.frame import Frame
+from localmem.calls.gbnf import written
 from localmem.calls.grammar import CallGrammar, FunctionChoice, Schema, closed
+from localmem.calls.schema import fixed_values, references
+from localmem.calls.spec import FunctionSpec
 from localmem.errors import BackendError, LocalmemError
+from localmem.kernel.tokens import can_write
 
 Logits = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -238,21 +243,39 @@ class OutlinesConstraint:
 _ANY_FRAME = Frame('{"name": "', '", "arguments": ', "}")
 
 
-def check_enforceable(name: str, parameters: Schema, write: Callable[[CallGrammar], str]) -> None:
-    """Raises LocalmemError, naming the parameter, for a function's schema that the engine refuses.
+def check_enforceable(function: FunctionSpec, backend: Backend) -> None:
+    """Raises LocalmemError, naming the parameter, for a function's schema that a completion could not be held to.
 
-    llguidance compiles each parameter, over single bytes, which needs no model; `write` then writes the whole as the
-    backend would hold a call to it. Where llguidance cannot be had, that alone decides.
+    llguidance compiles each parameter, over single bytes, which needs no model; the vocabulary must spell each value
+    that is given, for one it cannot is a dead end; and the backend writes the whole as it would hold a call to it.
+    Where llguidance cannot be had, the last two decide alone.
     """
-    for parameter, schema in parameters.get("properties", {}).items():
-        problem = _problem_of({**_definitions(parameters), **schema})
+    for parameter, schema in function.parameters.get("properties", {}).items():
+        where = f"function {function.name!r}, parameter {parameter!r}"
+        whole = {**_definitions(function.parameters), **schema}
+        problem = _problem_of(whole)
         if problem is not None:
             raise LocalmemError(
-                f"function {name!r}, parameter {parameter!r}: no grammar can hold a call to it: {problem}",
+                f"{where}: no grammar can hold a call to it: {problem}",
                 "Say it with Literal, an Enum, a range, a pattern or a pydantic model, and check the rest in the "
                 "function.",
             )
-    write(CallGrammar(_ANY_FRAME, (FunctionChoice(name, parameters),)))
+        for value in fixed_values(_reached(schema, function.parameters)):
+            if not can_write(backend.tokenizer, written(value)):
+                raise LocalmemError(f"{where}: this model cannot spell {value!r}", "Use other characters for it.")
+    backend.write_grammar(CallGrammar(_ANY_FRAME, (FunctionChoice(function.name, function.parameters),)))
+
+
+def _reached(schema: Schema, parameters: Schema) -> list[Schema]:
+    """A parameter's schema and the definitions it leads to."""
+    reached: dict[str, Schema] = {}
+    todo = references(schema)
+    while todo:
+        label = todo.pop()
+        if label not in reached:
+            reached[label] = parameters["$defs"][label]
+            todo |= references(reached[label])
+    return [schema, *reached.values()]
 
 
 def _definitions(parameters: Schema) -> Mapping[str, Any]:  # Any: JSON

@@ -7,12 +7,13 @@ what has no end of its own gets one: strings, lists, objects. A refusal names th
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from localmem.calls.grammar import Schema
 from localmem.errors import LocalmemError
+from localmem.kernel.tokens import clean
 
 TEXT_CHARACTERS = 400
 """A string with no length of its own could fill the window."""
@@ -129,6 +130,25 @@ def references(schema: Any) -> set[str]:  # Any: JSON
     return set()
 
 
+def fixed_values(schema: Any) -> Iterator[object]:  # Any: JSON
+    """Every value and every key that a schema spells out."""
+    if isinstance(schema, list):
+        for item in schema:
+            yield from fixed_values(item)
+    if not isinstance(schema, Mapping):
+        return
+    for key, value in schema.items():
+        if key in ("properties", "patternProperties", "$defs"):  # names, not keywords
+            yield from value if key == "properties" else ()
+            yield from fixed_values(list(value.values()))
+        elif key == "enum":
+            yield from value
+        elif key == "const":
+            yield value
+        else:
+            yield from fixed_values(value)
+
+
 def label_of(reference: str) -> str:
     """The name in "#/$defs/name", JSON pointer escapes undone."""
     return reference.removeprefix("#/$defs/").replace("~1", "/").replace("~0", "~")
@@ -199,10 +219,8 @@ class _Holder:
         if not values:
             raise self.refuse("there is no value it could have", "Give the Enum or Literal a value.")
         for value in values:
-            try:
-                str(value).encode()
-            except UnicodeEncodeError as error:
-                raise self.refuse(f"{value!r} is no text that can be written", "Use whole characters.") from error
+            if isinstance(value, str) and clean(value) != value:  # as it would be when the call is read
+                raise self.refuse(f"{value!r} is no text that can be stored", "Use whole characters, and no NUL.")
 
     def _bound_text(self, held: dict[str, Any]) -> None:
         longest: int | None = TEXT_CHARACTERS

@@ -189,7 +189,7 @@ class Agent:
         spec = from_python(function)
         if spec.name in self._memory_functions.specs:
             raise LocalmemError(f"{spec.name!r} is a function of localmem itself", "Give yours another name.")
-        check_enforceable(spec.name, spec.parameters, self.backend.write_grammar)
+        check_enforceable(spec, self.backend)
         self.wake()
         before = dict(self._own_functions)
         self._own_functions[spec.name] = spec

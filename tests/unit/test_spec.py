@@ -22,6 +22,7 @@ from localmem.backend.base import Sampling
 from localmem.backend.constraint import GuidanceEngine, Logits, check_enforceable
 from localmem.backend.decode_loop import DecodeLoop
 from localmem.backend.llama import LlamaBackend
+from localmem.backend.scripted import ScriptedBackend
 from localmem.calls.chat_format import BARE
 from localmem.calls.grammar import CallGrammar, FunctionChoice, closed
 from localmem.calls.spec import from_python, load_declarations
@@ -168,7 +169,7 @@ class Dog(BaseModel):
 
 class Odd(Enum):
     QUOTED = 'say "x"\n\t\\ \x7f'
-    EMOJI = "🏴\U000e0067 🫠"
+    EMOJI = "é 🫠😀"
     NUMBER = 2
 
 
@@ -245,7 +246,7 @@ def test_registered_function_can_be_put_into_a_grammar(
     annotation: object, guidance: GuidanceEngine, smollm_counting: LlamaBackend
 ):
     spec = from_python(function_of(annotation))
-    check_enforceable(spec.name, spec.parameters, smollm_counting.write_grammar)
+    check_enforceable(spec, smollm_counting)
     grammar = CallGrammar(BARE, (FunctionChoice(spec.name, spec.parameters),))
     encode = smollm_counting.tokenizer.encode
     assert not guidance.start(grammar.lark(lambda text: encode(text, special=True))).finished
@@ -309,6 +310,7 @@ REFUSED = [
     (Nothing, "no value", "value"),
     (Literal[()], "empty", "Literal"),
     (Literal["\ud800"], "JSON Schema", "Literal"),
+    (Literal["a\0b"], "no text that can be stored", "NUL"),
     (Decimal, "decimal", "float"),
     (list[Decimal], "decimal", "float"),
     (complex, "complex", "floats"),
@@ -364,9 +366,25 @@ def test_schema_that_only_the_engine_can_judge_is_refused_by_parameter_too(annot
     f.__annotations__["x"] = annotation
     spec = from_python(f)
     with pytest.raises(LocalmemError, match="parameter 'x'") as caught:
-        check_enforceable(spec.name, spec.parameters, lambda grammar: "")
+        check_enforceable(spec, ScriptedBackend())
     assert reason in caught.value.message
     assert caught.value.hint
+
+
+class Rare(Enum):
+    CHARACTER = "\U00040000"
+
+
+def test_value_that_the_vocabulary_cannot_spell_is_refused(smollm_counting: LlamaBackend):
+    """SmolLM2 lacks 21 bytes: a model that began such a value could not end it."""
+
+    def f(first: list[Rare] | None) -> None:
+        """Do it."""
+
+    with pytest.raises(LocalmemError, match="parameter 'first': this model cannot spell") as caught:
+        check_enforceable(from_python(f), smollm_counting)
+    assert caught.value.hint
+    check_enforceable(from_python(f), ScriptedBackend())  # which has every byte
 
 
 def test_refusal_names_the_parameter_and_the_place_inside_of_it():
