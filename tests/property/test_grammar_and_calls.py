@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from localmem.backend.llama import LlamaBackend
 from localmem.backend.scripted import ScriptedBackend
 from localmem.calls.chat_format import BARE
 from localmem.calls.frame import Frame
+from localmem.calls.gbnf import written
 from localmem.calls.grammar import CallGrammar
 from localmem.kernel.agent import Agent
 from localmem.kernel.events import UserMessage
@@ -141,7 +141,7 @@ def test_every_valid_call_may_be_written(
     agent = remembering(smollm_counting, known, thought=thought, history=9)
     grammar = CallGrammar(frame, agent.grammar().choices)
     choice = data.draw(st.sampled_from(grammar.choices))
-    arguments = json.dumps(data.draw(arguments_of(dict(choice.parameters))), ensure_ascii=False)
+    arguments = written(data.draw(arguments_of(dict(choice.parameters))))  # a DEL has to be escaped
     encode = smollm_counting.tokenizer.encode
     head = frame.before + choice.name + frame.between.rstrip()
     rest = frame.write(choice.name, arguments).removeprefix(head)
