@@ -296,8 +296,6 @@ class _Ways:
         if isinstance(element, _Reference):
             return 1 + self.into(element.name)
         if isinstance(element, _Repeat):
-            if element.most is None and _can_be(element.part, self._empty, terminals=False):
-                raise _refused("what may be nothing is repeated without end")
             return 1 + self._of(element.part) * max(1, element.most or element.least)
         if isinstance(element, _Terminal):
             return 1
@@ -309,11 +307,22 @@ class _Ways:
                     break
         return ways
 
+    def total(self, element: _Element) -> int:
+        """The ways into an element and everything in it: llama.cpp makes a rule of each group and each repeat."""
+        if isinstance(element, _Repeat):
+            if element.most is None and _can_be(element.part, self._empty, terminals=False):
+                raise _refused("what may be nothing is repeated without end")
+            return self._of(element) + self.total(element.part)
+        if isinstance(element, _Group):
+            inside = sum(self.total(part) for alternative in element.alternatives for part in alternative)
+            return self._of(element) + inside
+        return 1
+
 
 def _check_ways(rules: _Rules, empty: set[str]) -> None:
     ways = _Ways(rules, empty)
     try:
-        total = sum(ways.into(name) for name in rules)
+        total = sum(ways.into(name) + ways.total(rule) for name, rule in rules.items())
     except RecursionError as error:
         raise _refused("its rules are nested too deep") from error
     if total > _MOST_VISITS:

@@ -347,7 +347,11 @@ NASTY = [
         ['"\\""', '"\\\\"', '"\\n"', '"]"', '"-"'],
         ['"""', '"\\"', '"a"'],
     ),
-    ({"type": "string", "maxLength": 2_500}, [f'"{"a" * 2_500}"', f'"{"a" * 500}"', '""'], [f'"{"a" * 2_501}"']),
+    (
+        {"type": "string", "maxLength": 2_500},  # 500: where blocks of characters meet
+        [f'"{"a" * size}"' for size in (0, 1, 499, 500, 501, 999, 1_000, 1_999, 2_000, 2_001, 2_499, 2_500)],
+        [f'"{"a" * 2_501}"'],
+    ),
     (
         {"type": "string", "minLength": 700, "maxLength": 2_000},
         [f'"{"a" * 700}"', f'"{"é" * 2_000}"'],
@@ -363,6 +367,7 @@ NASTY = [
         ['{"v": 1, "kids": [{"v": 2, "kids": [], "next": null}]}'],
         ['{"v": 1}', "null"],
     ),
+    ({"type": "string", "pattern": "^.$"}, ['"a"', '"\\r"', '"\u2028"', '"😀"'], ['"\\n"', '"\\u000a"', '""', '"aa"']),
     ({"$defs": {"a/b~c": {"type": "null"}}, "$ref": "#/$defs/a~1b~0c"}, ["null"], ["1"]),
     (
         object_of({"thoughts": {"type": "null"}, "must": {"type": "null"}}, {"thoughts"}),

@@ -126,6 +126,7 @@ WAYS = "\n".join(["root ::= r0", *(f"r{i} ::= r{i + 1} | r{i + 1}" for i in rang
         ('root ::= a root\na ::= "x"?', "begins with itself"),
         ('root ::= a\na ::= b? a "x"\nb ::= "b"', "begins with itself"),
         ('root ::= ("a"?)*', "repeated without end"),
+        ('root ::= "a" ("b" | c ("." [0-9])?*)\nc ::= "c"', "repeated without end"),
         ('root ::= "a" root', "never ends"),
         ('root ::= "a" b\nb ::= "x" b | "y" b', "never ends"),
         ("root ::= <[5]>", "end of the rule"),
