@@ -4,35 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import subprocess
 import tempfile
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from localmem.bench.report import commit, machine
 from localmem.config import DEFAULT_MODEL, Settings, load_settings
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
-
-
-def commit() -> str:
-    """The commit of the checkout, marked when files differ from it."""
-    run = ["git", "-C", str(HERE), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    return subprocess.run(run, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
-
-
-def machine() -> str:
-    """Processor, cores and memory, in a line."""
-    model = next(
-        (line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
-        platform.processor() or platform.machine(),
-    )
-    memory = next((int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0)
-    return f"{model}, {os.cpu_count()} cores, {memory // (1 << 20)} GB, {platform.system()}"
 
 
 def save(benchmark: str, model: str, figures: dict[str, object], **more: object) -> Path:
@@ -64,7 +46,3 @@ def temporary_settings(model: str, **flags: object) -> Generator[Settings]:
     with tempfile.TemporaryDirectory() as home:
         settings = load_settings(flags={"model": model, "seed": 0, "embedder": "hash", **flags})
         yield replace(settings, home=Path(home), database=Path(home) / "localmem.db")
-
-
-def _lines(path: str) -> list[str]:
-    return Path(path).read_text(encoding="utf-8").splitlines() if Path(path).exists() else []

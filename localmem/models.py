@@ -23,6 +23,7 @@ from typing import Annotated, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from localmem.calls.calibration import Calibration, read_calibration
 from localmem.config import Settings
 from localmem.errors import ModelCorrupt, ModelError, ModelNotFound
 from localmem.resources import data_dir
@@ -34,6 +35,7 @@ Thought = Literal["none", "first"]
 
 _CHUNK_BYTES = 1 << 20
 _GGUF_HEADER_BYTES = 24  # magic, version, tensor count, metadata count
+CALIBRATION_SUFFIX = ".calibration.json"
 _GGUF_VERSIONS = (2, 3)  # version 1 was never read by the llama.cpp we build on
 
 
@@ -91,9 +93,11 @@ class SamplingDefaults:
 class Profile:
     """How this model is best asked for a call: its frame, a thought first or not, examples or not."""
 
-    frame: Frame = "bare"
+    frame: Frame = "native"
     thought: Thought = "none"
-    examples: bool = False
+    examples: bool = True
+    calibration: Calibration | None = None
+    """Fitted by `localmem models tune`; in a file of its own beside the card."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,15 +292,20 @@ def card_from_gguf(path: Path, metadata: Mapping[str, str], *, progress: Progres
 
 
 def write_card(card: ModelCard, folder: Path) -> Path:
-    """Write the card as `folder/NAME.toml`, replacing an older one, and give its path.
+    """Write the card as `folder/NAME.toml`, its calibration beside it, replacing older ones, and give its path.
 
     Raises ModelError when it cannot be written.
     """
     path = folder / f"{card.name}.toml"
     beside = folder / f"{card.name}.toml.part"
+    calibration = folder / f"{card.name}{CALIBRATION_SUFFIX}"
     try:
         text = ("\n".join(_toml_lines(card)) + "\n").encode()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if card.profile.calibration is None:
+            calibration.unlink(missing_ok=True)
+        else:
+            card.profile.calibration.write(calibration)
         beside.write_bytes(text)
         return beside.replace(path)
     except UnicodeEncodeError as error:
@@ -377,8 +386,14 @@ def _slug(text: str) -> str:
 
 
 def _resolved(card: ModelCard, folder: Path) -> ModelCard:
-    """The card with local paths made absolute: one that is relative is relative to the card."""
-    return replace(card, sources=tuple(_resolved_source(source, folder) for source in card.sources))
+    """The card with local paths made absolute, which are relative to it, and the calibration beside it read."""
+    beside = folder / f"{card.name}{CALIBRATION_SUFFIX}"
+    calibration = read_calibration(beside) if beside.is_file() else None
+    return replace(
+        card,
+        sources=tuple(_resolved_source(source, folder) for source in card.sources),
+        profile=replace(card.profile, calibration=calibration),
+    )
 
 
 def _resolved_source(source: Source, folder: Path) -> Source:
@@ -475,9 +490,9 @@ class _SamplingTable(_Table):
 
 
 class _ProfileTable(_Table):
-    frame: Frame = "bare"
+    frame: Frame = "native"
     thought: Thought = "none"
-    examples: bool = False
+    examples: bool = True
 
 
 class _CardFile(_Table):

@@ -52,13 +52,15 @@ def open(  # noqa: A001  # localmem.open is the public name
     settings: Settings | None = None,
     backend: Backend | None = None,
     embedder: Embedder | None = None,
+    profile: models.Profile | None = None,
     now: Clock = utc_now,
     create: bool = True,
 ) -> Agent:
     """The agent of that name, created with empty memory or reopened with all of it.
 
-    `model` is a card's name or a path to a GGUF. `backend` and `embedder` replace those of the settings. The agent is
-    locked against other processes until `close`. Raises LocalmemError in its many kinds.
+    `model` is a card's name or a path to a GGUF. `backend` and `embedder` replace those of the settings, `profile` that
+    of the model's card. The agent is locked against other processes until `close`. Raises LocalmemError in its many
+    kinds.
     """
     settings = settings or load_settings(flags={"model": model})
     check_agent_name(name)
@@ -73,7 +75,7 @@ def open(  # noqa: A001  # localmem.open is the public name
             backend = load_backend(settings)
             held.callback(backend.close)
         row = _use_model(store, row, settings)
-        agent = _assemble(row, settings, database, backend, embedder or make_embedder(settings), now)
+        agent = _assemble(row, settings, database, backend, embedder or make_embedder(settings), now, profile)
         agent.on_close(held.pop_all().close)
     return agent
 
@@ -211,7 +213,13 @@ def create_agent(store: AgentStore, name: str, settings: Settings, now: Clock = 
 
 
 def _assemble(
-    row: AgentRow, settings: Settings, database: Database, backend: Backend, embedder: Embedder | None, now: Clock
+    row: AgentRow,
+    settings: Settings,
+    database: Database,
+    backend: Backend,
+    embedder: Embedder | None,
+    now: Clock,
+    profile: models.Profile | None = None,
 ) -> Agent:
     recall, archival = _storages(row, settings, database, embedder)
     return Agent(
@@ -220,7 +228,7 @@ def _assemble(
         database=database,
         recall=recall,
         archival=archival,
-        options=_options(settings, backend.window),
+        options=_options(settings, backend.window, profile),
         now=now,
         owner=_owner(database, row.id),
         embedder=embedder,
@@ -244,8 +252,9 @@ def _storages(
     return Recall(database, row.id, embedder, folder), Archival(database, row.id, embedder, folder)
 
 
-def _options(settings: Settings, window: int) -> AgentOptions:
+def _options(settings: Settings, window: int, profile: models.Profile | None) -> AgentOptions:
     card = models.find_card(settings.model, models.load_cards(settings.models_dir))
+    profile = profile or card.profile
     grammars = data_dir("grammars")
     frames = tomllib.loads((grammars / "frames.toml").read_text(encoding="utf-8"))
     return AgentOptions(
@@ -255,9 +264,10 @@ def _options(settings: Settings, window: int) -> AgentOptions:
         summary_request=_prompt("summary_request.md"),
         declarations=load_declarations(grammars / "memgpt.json"),
         frames={name: Frame(**frame) for name, frame in frames.items()},
-        examples=read_examples(_prompt("examples.toml")) if card.profile.examples else (),
-        frame=card.profile.frame,
-        thought=card.profile.thought == "first",
+        examples=read_examples(_prompt("examples.toml")) if profile.examples else (),
+        frame=profile.frame,
+        thought=profile.thought == "first",
+        calibration=profile.calibration,
         summary_tokens=settings.summary_tokens,
         max_steps=settings.max_steps,
         max_tokens_per_event=settings.max_tokens_per_event,

@@ -26,10 +26,11 @@ LEVELS: tuple[tuple[str, ...], ...] = (
         "kernel.tokens",
         "kernel.cancellation",
     ),
-    ("calls.", "memory.working_context", "memory.main_context", "memory.search"),
+    ("calls.", "memory.working_context", "memory.main_context", "memory.search", "memory.signs"),
     ("storage.", "backend.", "config", "models", "pull", "memory.recall", "memory.archival"),
     ("memory.summary", "memory.functions", "kernel."),
     ("runtime",),
+    ("bench.",),
     ("interfaces.", "__main__"),
 )
 
@@ -44,6 +45,8 @@ PURE: dict[str, frozenset[str]] = {
     "memory.main_context": frozenset(),
     "memory.search": frozenset(),
     "calls.digits": frozenset(),
+    "memory.signs": frozenset({"numpy"}),
+    "calls.calibration": frozenset({"numpy"}),
     "calls.frame": frozenset(),
     "calls.gbnf": frozenset(),
     "calls.gbnf_check": frozenset(),
@@ -69,6 +72,8 @@ HEAVY: dict[str, set[str]] = {
     "sqlite_utils": {"storage.database"},
     "croniter": {"kernel.scheduler"},
     "jinja2": {"calls.chat_format"},
+    "scipy": {"bench.tuning"},
+    "matplotlib": {"bench.report"},
 }
 CONCRETE_BACKENDS = {"localmem.backend.llama", "localmem.backend.llama_library", "localmem.backend.scripted"}
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from localmem.backend.kv_cache import Sequence
+from localmem.calls.calibration import Guidance
 from localmem.calls.grammar import CallGrammar
 from localmem.calls.prompt import Prompt
 from localmem.kernel.cancellation import Cancellation
@@ -62,6 +63,7 @@ class Backend(Protocol):
         grammar: CallGrammar | None,
         sampling: Sampling,
         max_tokens: int,
+        guidance: Guidance | None = None,
         sequence: Sequence = "main",
         owner: str = "",
         on_text: OnText | None = None,
@@ -69,6 +71,7 @@ class Backend(Protocol):
     ) -> Completion:
         """Complete `prompt`, within `grammar` when there is one, in at most `max_tokens` tokens.
 
+        `guidance` has its say where the grammar leaves a choice between calls.
         `sequence` is main, or side: a fork of main where that begins alike, and gone when it is done. `owner` says
         whose window it is: when another's comes, this one's is kept on disk. Raises BackendError when prompt and
         max_tokens do not fit the window, or decoding fails.

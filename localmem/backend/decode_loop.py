@@ -1,7 +1,8 @@
 """The constrained decode loop: one completion, token by token.
 
 Until the call is whole: forced tokens go through the model in one batch; any other token is sampled first and tested
-after, and the whole vocabulary is masked only when that one token is refused. As the token budget ends only closing
+after, and the whole vocabulary is masked only when that one token is refused. Where a function is chosen, the guide
+weighs what is allowed first. As the token budget ends only closing
 tokens are chosen, so that no call is ever cut off.
 """
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from localmem.backend.base import FinishReason, OnText, Sampling
 from localmem.backend.constraint import Constraint, Logits
+from localmem.backend.guide import Guide
 from localmem.kernel.cancellation import Cancellation
 
 CLOSING_TOKENS = 48
@@ -56,17 +58,20 @@ class DecodeLoop:
         sampling: Sampling,
         max_tokens: int,
         *,
+        guide: Guide | None = None,
         on_text: OnText | None = None,
         cancellation: Cancellation | None = None,
     ) -> None:
         self._processor = processor
         self._constraint = constraint
+        self._guide = guide
         self._sampling = sampling
         self._random = np.random.default_rng(sampling.seed)
         self._max_tokens = max_tokens
         self._on_text = on_text
         self._cancellation = cancellation
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._written = b""
         self.ids: list[int] = []
         self.text = ""
         self.head = () if constraint is None else tuple(self._forced(constraint))
@@ -121,6 +126,10 @@ class DecodeLoop:
             if closer is not None:
                 return closer
         logits = self._processor.logits()
+        if self._guide is not None and self._guide.concerns(self._written):
+            constraint.mask(logits)
+            self._guide.weigh(self._written, logits, greedy=self._sampling.temperature <= 0)
+            return self._sample(logits)
         token = self._sample(logits)
         if constraint.allows(token):
             return token
@@ -134,7 +143,9 @@ class DecodeLoop:
 
     def _emit(self, tokens: Sequence[int]) -> None:
         self.ids.extend(tokens)
-        self._add(self._decoder.decode(self._processor.text_of(tokens)))
+        text = self._processor.text_of(tokens)
+        self._written += text
+        self._add(self._decoder.decode(text))
 
     def _add(self, piece: str) -> None:
         self.text += piece

@@ -22,7 +22,8 @@ import numpy as np
 
 from localmem.backend.base import Completion, OnText, Sampling
 from localmem.backend.constraint import Constraint, GbnfEngine, GuidanceEngine, Logits
-from localmem.backend.decode_loop import DecodeLoop, closing_tokens
+from localmem.backend.decode_loop import CLOSING_TOKENS, DecodeLoop, closing_tokens
+from localmem.backend.guide import Guide, best_towards, log_probabilities
 from localmem.backend.kv_cache import KVCache
 from localmem.backend.kv_cache import Sequence as CacheSequence
 from localmem.backend.llama_library import DecodeAborted, LlamaContext, LlamaModel, NoRoom, gpu_free_bytes
@@ -30,6 +31,7 @@ from localmem.backend.placement import ALL_LAYERS, layers_on_gpu
 from localmem.backend.snapshots import SnapshotStore
 from localmem.backend.threads import LEAST_BATCH, Kind, ThreadGovernor, candidates
 from localmem.backend.tokenizer import Attribute, Vocabulary, build_tokenizer
+from localmem.calls.calibration import NO_CALIBRATION, Guidance, Outlook, Vector
 from localmem.calls.gbnf import write_gbnf
 from localmem.calls.grammar import CallGrammar
 from localmem.calls.prompt import Prompt
@@ -159,6 +161,7 @@ class LlamaBackend:
         grammar: CallGrammar | None,
         sampling: Sampling,
         max_tokens: int,
+        guidance: Guidance | None = None,
         sequence: CacheSequence = "main",
         owner: str = "",
         on_text: OnText | None = None,
@@ -167,15 +170,29 @@ class LlamaBackend:
         with self._lock, self._watching(cancellation):
             self._check_room(prompt, max_tokens, sequence)
             constraint = None if grammar is None else self.constraint(grammar)
-            run = SequenceProcessor(self, sequence)
-            loop = DecodeLoop(run, constraint, sampling, max_tokens, on_text=on_text, cancellation=cancellation)
+            guide = None
+            if guidance is not None and grammar is not None and guidance.fits(self._llama.n_embd):
+                guide = Guide(guidance, grammar, self.tokenizer.decode_bytes)
+            loop = DecodeLoop(
+                SequenceProcessor(self, sequence),
+                constraint,
+                sampling,
+                max_tokens,
+                guide=guide,
+                on_text=on_text,
+                cancellation=cancellation,
+            )
             started = time.perf_counter()
             reused, read = 0, started
             try:
                 if sequence == "main":
                     self._open_window(prompt, owner)
                 reused = self._begin(prompt, sequence)
-                self._read((*prompt.ids, *loop.head), sequence)
+                before_choice = (*prompt.ids, *loop.head)
+                if guide is None:
+                    self._read(before_choice, sequence)
+                else:
+                    guide.see(self._read_and_look(before_choice, sequence))
                 read = time.perf_counter()
                 reason = loop.run()
             except DecodeAborted:
@@ -321,6 +338,31 @@ class LlamaBackend:
         """Read what a sequence does not hold of `ids`, which begin as it does."""
         for start in range(self.cache.length(sequence), len(ids), READ_CHUNK):
             self.feed(ids[start : start + READ_CHUNK], sequence)
+
+    def _read_and_look(self, ids: Sequence[int], sequence: CacheSequence) -> Vector:
+        """Read, and give the hidden state behind the last token."""
+        self._read(ids[:-1], sequence)
+        with self._llama.keeping_hidden():
+            self.feed(ids[-1:], sequence)
+        return self._llama.hidden()
+
+    def look(self, prompt: Prompt, grammar: CallGrammar, *, owner: str = "") -> Outlook:
+        """Read a prompt as for a completion, and give what the model holds of the choice that comes; nothing is
+        written. Raises as `complete` does."""
+        with self._lock:
+            constraint = self.constraint(grammar)
+            guide = Guide(Guidance(NO_CALIBRATION, np.zeros(0, np.float32)), grammar, self.tokenizer.decode_bytes)
+            loop = DecodeLoop(SequenceProcessor(self, "main"), constraint, Sampling(), CLOSING_TOKENS)
+            self._check_room(prompt, len(loop.head), "main")
+            self._open_window(prompt, owner)
+            self._begin(prompt, "main")
+            hidden = self._read_and_look((*prompt.ids, *loop.head), "main")
+            logits = self.logits()
+            constraint.mask(logits)
+            written = self.tokenizer.decode_bytes(loop.head)
+            model = log_probabilities(logits)
+            leads = {token: guide.follow(written + self.tokenizer.decode_bytes([token])) for token in model}
+        return Outlook(hidden, best_towards(leads, model))
 
     def feed(self, ids: Sequence[int], sequence: CacheSequence) -> None:
         """Read `ids` at the end of a sequence. Raises DecodeAborted when cancelled; then none of them was read."""

@@ -284,6 +284,7 @@ class LlamaContext:
         self._memory = library.llama_get_memory(self._context)
         self._batch = library.llama_batch_init(batch_size, 0, 1)
         self._n_vocab = int(library.llama_vocab_n_tokens(model.vocabulary_handle))
+        self.n_embd = int(library.llama_model_n_embd(model.handle))
         self.batch_size = batch_size
         self.n_ctx = int(library.llama_n_ctx(self._context))
         self._logits_address = 0
@@ -338,6 +339,24 @@ class LlamaContext:
             self._logits_address = address
             self._logits = np.ctypeslib.as_array((ctypes.c_float * self._n_vocab).from_address(address))
         return self._logits.copy()
+
+    @contextlib.contextmanager
+    def keeping_hidden(self) -> Generator[None]:
+        """Decodes in here keep the last token's hidden state. Every token's logits are computed then: decode few."""
+        library = _library()
+        library.llama_set_embeddings(self._context, True)
+        try:
+            yield
+        finally:
+            library.llama_set_embeddings(self._context, False)
+
+    def hidden(self) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """The last layer's output, normalised, for the last token read in `keeping_hidden`: float32, (n_embd,)."""
+        pointer = _library().llama_get_embeddings_ith(self._context, -1)
+        if not pointer:
+            raise BackendError("llama.cpp kept no hidden state")
+        address = ctypes.addressof(pointer.contents)
+        return np.ctypeslib.as_array((ctypes.c_float * self.n_embd).from_address(address)).copy()
 
     def truncate(self, sequence: int, length: int) -> bool:
         """Drop everything of `sequence` from position `length` on; False when the model cannot."""

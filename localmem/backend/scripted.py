@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from localmem.backend.base import Completion, FinishReason, OnText, Sampling
 from localmem.backend.kv_cache import KVCache
 from localmem.backend.kv_cache import Sequence as CacheSequence
+from localmem.calls.calibration import Guidance
 from localmem.calls.chat_format import BARE
 from localmem.calls.frame import HEARTBEAT
 from localmem.calls.grammar import CallGrammar
@@ -86,6 +87,7 @@ class ScriptedBackend:
         grammar: CallGrammar | None,
         sampling: Sampling,
         max_tokens: int,
+        guidance: Guidance | None = None,
         sequence: CacheSequence = "main",
         owner: str = "",
         on_text: OnText | None = None,

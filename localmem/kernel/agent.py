@@ -12,11 +12,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from localmem.backend.base import Backend, Completion, Sampling
 from localmem.backend.constraint import check_enforceable
+from localmem.calls.calibration import Calibration, Guidance, fingerprint
 from localmem.calls.chat_format import probe, with_bos
 from localmem.calls.examples import ExampleExchange, encode_examples
 from localmem.calls.frame import Frame
@@ -30,14 +31,15 @@ from localmem.kernel.cancellation import Cancellation
 from localmem.kernel.events import DocumentUploaded, Event, Login, MemoryPressure, TimerFired, UserMessage
 from localmem.kernel.executor import execute, parse
 from localmem.kernel.idle import IdleWork
-from localmem.kernel.messages import FAILURE, FunctionCall, FunctionResult, Step, Usage
-from localmem.kernel.queue_manager import QueueManager
+from localmem.kernel.messages import FAILURE, FunctionCall, FunctionResult, Kind, Step, Usage
+from localmem.kernel.queue_manager import OPENS_EXCHANGE, QueueManager
 from localmem.kernel.scheduler import missed_until, next_due
 from localmem.kernel.tokens import clean
 from localmem.memory.archival import Archival
 from localmem.memory.functions import EDITS, SEARCHES, MemoryFunctions, Phase, is_question
 from localmem.memory.main_context import MainContext, Prefix
 from localmem.memory.recall import Recall
+from localmem.memory.signs import SIGNS, Vector, signs
 from localmem.memory.summary import Summarizer
 from localmem.memory.working_context import Block, WorkingContext
 from localmem.storage.agent_store import AgentRow, AgentStore, Author, BlockRow, InferenceRow, SummaryRow, TimerRow
@@ -49,6 +51,7 @@ OnReply = Callable[[str], None]
 _RESULT_SHARE = 0.12  # of the window: what a function's result may take
 _PRESSURE_STEPS = 3  # what a memory-pressure warning may cost
 _MOST_CALLS = 3  # of one function an event: a small model may repeat a call that works until its steps are spent
+_WAKING: tuple[Kind, ...] = ("user_message", "timer", "memory_pressure")  # other events are noted, and wait for one
 _STOPPED = " […]"  # ends a reply the user interrupted
 
 
@@ -65,6 +68,7 @@ class AgentOptions:
     examples: tuple[ExampleExchange, ...] = ()
     frame: str = "native"
     thought: bool = False
+    calibration: Calibration | None = None
     summary_tokens: int = 300
     max_steps: int = 8
     max_tokens_per_event: int = 2048
@@ -139,13 +143,33 @@ class Agent:
         self._cancellation.clear()
         try:
             self.note(event)
-            yield from self._chain(event, on_reply)
+            yield from self._run(_Chain(event.kind, event.text), on_reply)
             self.queue_manager.forget_failures()
             if self.queue_manager.warning_due and not self._cancellation.cancelled:
                 yield from self._warn()
                 self.queue_manager.forget_failures()
         finally:
             self._cancellation.clear()  # a flush outside an event must not find it set
+            self._busy.release()
+
+    def resume(self, *, on_reply: OnReply | None = None) -> Iterator[Step]:
+        """Go on with the newest event where its steps were cut short; no steps when it is dealt with.
+
+        Raises as `handle` does.
+        """
+        chain = self._unfinished()
+        if chain is None:
+            return
+        self.wake()
+        if not self._busy.acquire(blocking=False):
+            raise LocalmemError("the agent is busy with another event", "Wait until its steps have been read.")
+        self._cancellation.clear()
+        try:
+            self._event_kind = chain.kind
+            yield from self._run(chain, on_reply)
+            self.queue_manager.forget_failures()
+        finally:
+            self._cancellation.clear()
             self._busy.release()
 
     def note(self, event: Event) -> None:
@@ -156,6 +180,25 @@ class Agent:
             self.queue_manager.append(event.role, event.kind, event.text)
             if isinstance(event, UserMessage):
                 self._store.touch(self.id, self._now())
+
+    def recount(self, call: FunctionCall, result: str) -> None:
+        """Put a past call and its result into the queue, as though it had been made; nothing is carried out.
+
+        For whoever brings a conversation from elsewhere. A reply (`send_message`) has no result.
+        """
+        self.wake()
+        arguments = json.dumps(dict(call.arguments), ensure_ascii=False)
+        said = str(call.arguments.get("message", "")) if call.name == "send_message" else None
+        with self._undone_together():
+            self.queue_manager.append(
+                "assistant",
+                "call" if said is None else "reply",
+                _written(call) if said is None else said,
+                content=self.frame.write(call.name, arguments),
+                token_ids=self._ids_of_call(call.name, arguments),
+            )
+            if said is None:
+                self.queue_manager.append("function", "result", result)
 
     def log_in(self) -> None:
         """Tell the agent that the user is here, and since when they were away."""
@@ -266,6 +309,30 @@ class Agent:
         )
         return CallGrammar(self.frame, choices)
 
+    def signs(self) -> Vector:
+        """What is to be seen of the next decision without a model."""
+        queue = self.main_context.queue
+        start = max((i for i, message in enumerate(queue) if message.kind in OPENS_EXCHANGE), default=0)
+        text = queue[start].text
+        memory = {block.label: block.value for block in self.working_context.blocks}
+        passage = older = None
+        if not self.archival.is_empty:
+            found = self.archival.search(text, page_size=1, by_words_only=True).items
+            passage = found[0].text if found else ""
+        if self._memory_functions.is_anything_evicted():
+            visible = [message.id for message in queue if message.id is not None]
+            said = self.recall.search(text, page_size=1, exclude=visible, by_words_only=True).items
+            older = said[0].text if said else ""
+        return signs(
+            queue[start:],
+            queue[:start],
+            core_memory="\n".join(memory.values()),
+            persona=memory.get("persona", ""),
+            passage=passage,
+            older=older,
+            unsaved=self._memory_functions.unsaved_statements() if queue[start].kind == "memory_pressure" else (),
+        )
+
     def set_block(self, label: str, value: str) -> None:
         """Rewrite a block as the user. Raises BlockNotFound or WorkingContextFull."""
         self.wake()
@@ -305,26 +372,38 @@ class Agent:
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
-    def _chain(self, event: Event, on_reply: OnReply | None) -> Iterator[Step]:
+    def _run(self, chain: _Chain, on_reply: OnReply | None) -> Iterator[Step]:
+        """The steps of an event that stands in the queue."""
+        return self._save_what_matters() if chain.kind == "memory_pressure" else self._deal_with(chain, on_reply)
+
+    def _unfinished(self) -> _Chain | None:
+        """The newest event, when it wakes the processor and nothing, or a result, is the last thing that came of it."""
+        queue = self.main_context.queue
+        start = max((i for i, message in enumerate(queue) if message.kind in OPENS_EXCHANGE), default=None)
+        if start is None or queue[start].kind not in _WAKING or (queue[-1].kind != "result" and len(queue) > start + 1):
+            return None
+        calls = Counter(message.text.partition("(")[0] for message in queue[start:] if message.kind == "call")
+        return _Chain(queue[start].kind, queue[start].text, calls)
+
+    def _deal_with(self, chain: _Chain, on_reply: OnReply | None) -> Iterator[Step]:
         """Steps until the event is dealt with."""
-        must_answer = isinstance(event, UserMessage)
+        must_answer = chain.kind == "user_message"
         failed: FunctionCall | None = None
-        calls: Counter[str] = Counter()
-        asked_only = isinstance(event, UserMessage) and is_question(event.text)
-        barred = set(EDITS) if asked_only else set[str]()  # a question holds nothing to save
+        barred = set(EDITS) if must_answer and is_question(chain.text) else set[str]()  # a question: nothing to save
         spent = 0
         last = False
-        for number in range(self.options.max_steps):
+        for number in range(chain.calls.total(), self.options.max_steps):
             last = last or number == self.options.max_steps - 1 or spent >= self.options.max_tokens_per_event
+            worn_out = {name for name, times in chain.calls.items() if times >= _MOST_CALLS} - {"send_message"}
             step = self._step(
                 "last" if last and must_answer else "all",
                 # A user's message is always run on until it is answered: there is nothing for the model to ask for.
                 heartbeat=not must_answer,
-                without=barred | {name for name, times in calls.items() if times >= _MOST_CALLS} - {"send_message"},
+                without=barred | worn_out,
                 on_reply=on_reply,
             )
             spent += step.usage.generated_tokens
-            calls[step.call.name if step.call else ""] += 1
+            chain.calls[step.call.name if step.call else ""] += 1
             yield step
             if self._cancellation.cancelled or step.reply is not None:
                 return
@@ -345,6 +424,9 @@ class Agent:
         with self._undone_together():
             self.queue_manager.set_warned(True)
             self.note(MemoryPressure(context.tokens, budget.flush_tokens))
+        yield from self._save_what_matters()
+
+    def _save_what_matters(self) -> Iterator[Step]:
         for _ in range(_PRESSURE_STEPS):
             step = self._step("edits", heartbeat=True)
             yield step
@@ -367,6 +449,7 @@ class Agent:
             grammar=grammar,
             sampling=self.options.sampling,
             max_tokens=self.options.budget.reserve,
+            guidance=None if self.calibration is None else Guidance(self.calibration, self.signs()),
             on_text=stream.feed if stream is not None else None,
             owner=self.owner,
             cancellation=self._cancellation,
@@ -482,6 +565,7 @@ class Agent:
         )
         self.frame = chat_format.frame if self.options.frame == "native" else self.options.frames[self.options.frame]
         self.notes = chat_format.notes
+        self.calibration = self._fitting_calibration()
         instructions = self.options.instructions.strip()
         if not chat_format.native_functions:
             example = self.frame.write("NAME", '{"ARGUMENT": VALUE, ...}')
@@ -492,6 +576,21 @@ class Agent:
         encoder = TurnEncoder(self.backend.tokenizer, chat_format)
         examples = encode_examples(self.options.examples, encoder, self.frame)
         return Prefix(encoder, encoder.first(instructions), examples)
+
+    def prompt_fingerprint(self) -> str:
+        """What the built-in prompt of this agent's profile is made of; a calibration belongs to one."""
+        options = self.options
+        examples = [repr(exchange) for exchange in options.examples]
+        parts = [options.instructions, repr(self.frame), repr(options.thought), *examples, *SIGNS]
+        return fingerprint(parts, options.declarations)
+
+    def _fitting_calibration(self) -> Calibration | None:
+        """The profile's calibration, if it was fitted on this very prompt."""
+        calibration = self.options.calibration
+        if calibration is None or calibration.prompt in ("", self.prompt_fingerprint()):
+            return calibration
+        self.notes += ("the calibration was fitted on another prompt and is not used; localmem models tune fits it",)
+        return None
 
     def _make_queue_manager(self) -> QueueManager:
         summarizer = Summarizer(
@@ -562,6 +661,15 @@ class Agent:
                 prompt=text,
             )
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """An event, and how often each function has been called for it."""
+
+    kind: Kind
+    text: str
+    calls: Counter[str] = field(default_factory=Counter[str])
 
 
 def _goes_on(step: Step) -> bool:

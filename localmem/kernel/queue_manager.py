@@ -31,7 +31,7 @@ LARGEST_SHARE = 0.25
 _LEAST_QUEUE = 256  # tokens a queue needs to hold one exchange
 _SUMMARY_HEADER_TOKENS = 80  # generous: the header's length differs from vocabulary to vocabulary
 _STAMP_AFTER = timedelta(minutes=60)
-_OPENS_EXCHANGE: tuple[Kind, ...] = ("user_message", "login", "system_message", "document", "timer", "memory_pressure")
+OPENS_EXCHANGE: tuple[Kind, ...] = ("user_message", "login", "system_message", "document", "timer", "memory_pressure")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class QueueManager:
         They have served: a model that goes on seeing them copies them. Only the end of the window is read again.
         """
         queue = self.main_context.queue
-        start = max((i for i, message in enumerate(queue) if message.kind in _OPENS_EXCHANGE), default=0)
+        start = max((i for i, message in enumerate(queue) if message.kind in OPENS_EXCHANGE), default=0)
         failed = [
             i
             for i in range(start, len(queue) - 1)
@@ -200,7 +200,7 @@ class QueueManager:
         """Tokens of the longest exchange in the queue, and a tenth of the limit at least."""
         longest = tokens = 0
         for message in self.main_context.queue:
-            tokens = message.tokens if message.kind in _OPENS_EXCHANGE else tokens + message.tokens
+            tokens = message.tokens if message.kind in OPENS_EXCHANGE else tokens + message.tokens
             longest = max(longest, tokens)
         return max(longest, self.budget.limit // 10)
 
@@ -212,10 +212,10 @@ class QueueManager:
         """
         queue = self.main_context.queue
         target = self.budget.evict_tokens(self.main_context.queue_tokens)
-        openings = [i for i, message in enumerate(queue) if i and message.kind in _OPENS_EXCHANGE]
+        openings = [i for i, message in enumerate(queue) if i and message.kind in OPENS_EXCHANGE]
         if openings:
             return 0, _first_freeing(queue, 0, openings, target)
-        first = 1 if queue[0].kind in _OPENS_EXCHANGE and len(queue) > 2 else 0
+        first = 1 if queue[0].kind in OPENS_EXCHANGE and len(queue) > 2 else 0
         calls = [i for i, message in enumerate(queue) if i > first and message.role == "assistant"]
         if calls:
             return first, _first_freeing(queue, first, calls, target)

@@ -103,8 +103,10 @@ class Archival:
         page_size: int = 5,
         source: str | None = None,
         tags: Iterable[str] = (),
+        by_words_only: bool = False,
     ) -> Page[Passage]:
-        """The passages about `query`, best first, of one source and with all of `tags` when given.
+        """The passages about `query`, best first, of one source and with all of `tags` when given; `by_words_only`
+        leaves vectors out.
 
         `total` counts all hits; a query of words that thousands of passages have is ranked in part, and then
         `more` is true. A blank query finds everything, in the order of insertion.
@@ -112,9 +114,8 @@ class Archival:
         scope = self._scope(source, tuple(tags))
         if not query.strip():
             return self._in_order(scope, page, page_size)
-        found = fused_search(
-            query, scope, run=self._ids, nearest=None if self._meaning is None else self._meaning.nearest
-        )
+        meaning = None if by_words_only else self._meaning
+        found = fused_search(query, scope, run=self._ids, nearest=None if meaning is None else meaning.nearest)
         hits = paginate(found.ranked, page, page_size, more=found.more)
         return Page(tuple(self._get(hits.items)), hits.page, hits.pages, hits.total, hits.more)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import cache, lru_cache, partial
 from typing import Any, Literal
@@ -40,7 +39,8 @@ Phase = Literal["all", "edits", "last"]
 PAGE_SIZE = 5  # paper: pages of five results
 _FACT_CHARACTERS = 240
 _QUESTION_MARKS = ("?", "？", "؟")
-_SENTENCE_END = re.compile(r"(?<=[.!?？。！؟])\s+|\n+")
+_SENTENCE_END = re.compile(r"(?<=[.!?؟])\s+|(?<=[？。！])\s*|\n+")
+_SPACELESS = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
 _LEAST_WORDS = 3  # "Good evening!" states nothing
 _NOTE_CHARACTERS = 1_200
 _MESSAGE_CHARACTERS = 1_500
@@ -50,13 +50,7 @@ _LINES_KNOWN = 256  # that the vocabulary can spell or not: more than the blocks
 _LEAST_ROOM = 8  # tokens: a block with less is not offered for appending
 
 
-@dataclass(slots=True)
-class _Pages:
-    """How many pages the last search of each kind had: what `page` may be next."""
-
-    recall: int = 1
-    dates: int = 1
-    archival: int = 1
+_PAGES = re.compile(r"Results .* page \d+ of (\d+):")
 
 
 class MemoryFunctions:
@@ -85,7 +79,6 @@ class MemoryFunctions:
         self._has_timers = has_timers
         self._pause_timers = pause_timers
         self._now = now
-        self._pages = _Pages()
         # The same lines are asked about in every step.
         self._can_write = lru_cache(_LINES_KNOWN)(partial(can_write, tokenizer))
         runs: dict[str, Callable[..., object]] = {
@@ -138,13 +131,15 @@ class MemoryFunctions:
 
     def _narrowings(self) -> dict[str, Callable[[], Schema | None]]:
         """Each function's schema as the state allows it; None where it cannot be called."""
-        is_evicted = cache(self._is_anything_evicted)  # two functions ask, the database is asked once
+        is_evicted = cache(self.is_anything_evicted)  # two functions ask, the database is asked once
         return {
             "send_message": lambda: _object(message=_text(_MESSAGE_CHARACTERS)),
             "core_memory_append": self._append_schema,
             "core_memory_replace": self._replace_schema,
             "conversation_search": lambda: (
-                _object(query=_text(_QUERY_CHARACTERS), page=_page(self._pages.recall)) if is_evicted() else None
+                _object(query=_text(_QUERY_CHARACTERS), page=self._page("conversation_search"))
+                if is_evicted()
+                else None
             ),
             "conversation_search_date": lambda: self._dates_schema() if is_evicted() else None,
             "archival_memory_insert": lambda: _object(content=_text(_NOTE_CHARACTERS)),
@@ -156,14 +151,14 @@ class MemoryFunctions:
     def _saving(self) -> dict[str, Callable[[], Schema | None]]:
         """The schemas of a memory-pressure step. What can be added is what the user said in the messages that will
         leave, word for word: asked to write freely, a small model makes facts up."""
-        said = self._unsaved_statements()
+        said = self.unsaved_statements()
         return {
             "core_memory_append": lambda: self._append_schema({"enum": said}) if said else None,
             "core_memory_replace": lambda: None,
             "archival_memory_insert": lambda: _object(content={"enum": said}) if said else None,
         }
 
-    def _unsaved_statements(self) -> list[str]:
+    def unsaved_statements(self) -> list[str]:
         """What the user stated in the older half of the queue and no block holds yet, oldest first."""
         queue = self._visible()
         known = [line for block in self._working_context().blocks for line in block.lines]
@@ -206,7 +201,10 @@ class MemoryFunctions:
     def _archival_schema(self) -> Schema | None:
         if self._archival.is_empty:
             return None
-        return _object(query=_text(_QUERY_CHARACTERS), page=_page(self._pages.archival))
+        return self._search_schema("archival_memory_search")
+
+    def _search_schema(self, function: str) -> Schema:
+        return _object(query=_text(_QUERY_CHARACTERS), page=self._page(function))
 
     def _pause_schema(self) -> Schema | None:
         if not self._has_timers():
@@ -215,9 +213,19 @@ class MemoryFunctions:
 
     def _dates_schema(self) -> Schema:
         day = {"type": "string", "format": "date"}
-        return _object(start_date=day, end_date=day, page=_page(self._pages.dates))
+        return _object(start_date=day, end_date=day, page=self._page("conversation_search_date"))
 
-    def _is_anything_evicted(self) -> bool:
+    def _page(self, function: str) -> Schema:
+        """The pages there are: as many as the function's newest result in the queue says."""
+        queue = self._visible()
+        pages = 1
+        for call, result in zip(queue, queue[1:], strict=False):
+            if call.kind == "call" and call.text.startswith(f"{function}(") and result.kind == "result":
+                found = _PAGES.match(result.text)
+                pages = int(found[1]) if found else 1
+        return {"type": "integer", "minimum": 1, "maximum": pages}
+
+    def is_anything_evicted(self) -> bool:
         """False while everything ever said is still in the window: there is nothing to search for."""
         spoken = sum(message.kind in SPOKEN_KINDS for message in self._visible())
         return self._recall.spoken_count() > spoken
@@ -245,7 +253,6 @@ class MemoryFunctions:
 
     def archival_memory_search(self, query: str, page: int = 1) -> str:
         found = self._archival.search(query, page=max(0, page - 1), page_size=PAGE_SIZE)
-        self._pages.archival = max(1, found.pages)
         if not found.total:
             return (
                 f"Nothing found for {query!r} in {self._archival.count()} passages. Try other or fewer words, or "
@@ -255,7 +262,6 @@ class MemoryFunctions:
 
     def conversation_search(self, query: str, page: int = 1) -> str:
         found = self._recall.search(query, page=max(0, page - 1), page_size=PAGE_SIZE, exclude=self._visible_ids())
-        self._pages.recall = max(1, found.pages)
         if not found.total:
             return (
                 f"Nothing found for {query!r} in older messages. Try other or fewer words, or archival_memory_search."
@@ -265,7 +271,6 @@ class MemoryFunctions:
     def conversation_search_date(self, start_date: str, end_date: str, page: int = 1) -> str:
         since, until = sorted((_day(start_date), _day(end_date)))  # a model may name them in either order
         found = self._recall.search("", since=since, until=until, page=max(0, page - 1), page_size=PAGE_SIZE)
-        self._pages.dates = max(1, found.pages)
         if not found.total:
             return f"No messages from {start_date} to {end_date}. Try other days, or conversation_search."
         return self._show(found, [_message_row(message) for message in found.items], "")
@@ -323,10 +328,6 @@ def _text(characters: int) -> Schema:
     return {"type": "string", "minLength": 1, "maxLength": characters}
 
 
-def _page(pages: int) -> Schema:
-    return {"type": "integer", "minimum": 1, "maximum": pages}
-
-
 def _day(text: str) -> date:
     try:
         return date.fromisoformat(text)
@@ -359,8 +360,15 @@ def statements(text: str) -> list[str]:
 
     >>> statements("Hi! I moved to Porto. Isn't that nice?")
     ['I moved to Porto.']
+    >>> statements("你好！我这个月考下驾照了。")
+    ['我这个月考下驾照了。']
     """
-    return [s for s in _sentences(text) if not s.endswith(_QUESTION_MARKS) and len(s.split()) >= _LEAST_WORDS]
+    return [s for s in _sentences(text) if not s.endswith(_QUESTION_MARKS) and _words(s) >= _LEAST_WORDS]
+
+
+def _words(sentence: str) -> int:
+    """How many words, roughly: scripts without spaces have about one in two characters."""
+    return len(sentence.split()) + len(_SPACELESS.findall(sentence)) // 2
 
 
 def is_question(text: str) -> bool:

@@ -100,8 +100,9 @@ class Recall:
         page: int = 0,
         page_size: int = 5,
         exclude: Collection[int] = (),
+        by_words_only: bool = False,
     ) -> Page[Message]:
-        """What was said about `query`, best first, between two local days.
+        """What was said about `query`, best first, between two local days; `by_words_only` leaves vectors out.
 
         `total` counts all hits; a query of words that thousands of messages have is ranked in part, and then
         `more` is true. A blank query finds everything of those days, in the order it was said.
@@ -109,12 +110,14 @@ class Recall:
         """
         if not query.strip():
             return self._in_time_order(_period(since, until), exclude, page, page_size)
-        self.embed_pending()
+        meaning = None if by_words_only else self._meaning
+        if meaning is not None:
+            self.embed_pending()
         found = fused_search(
             query,
             self._scope(_period(since, until), exclude),
             run=self._ids,
-            nearest=None if self._meaning is None else self._meaning.nearest,
+            nearest=None if meaning is None else meaning.nearest,
         )
         hits = paginate([message_id for message_id, _ in found.ranked], page, page_size, more=found.more)
         return Page(tuple(self.get(hits.items)), hits.page, hits.pages, hits.total, hits.more)

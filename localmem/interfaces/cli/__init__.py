@@ -16,7 +16,7 @@ from click_default_group import DefaultGroup
 
 from localmem import __version__
 from localmem.errors import FunctionError, LocalmemError
-from localmem.interfaces.cli import agents, archival, looking, memory, models, recall, schedule
+from localmem.interfaces.cli import agents, archival, bench, looking, memory, models, recall, schedule
 from localmem.interfaces.cli.chat import chat
 from localmem.interfaces.cli.common import INTERRUPTED, show_error
 from localmem.interfaces.cli.send import send
@@ -63,6 +63,7 @@ for _command in (
     archival.archival,
     schedule.schedule,
     models.models,
+    bench.bench,
     looking.context,
     looking.grammar,
     looking.trace,

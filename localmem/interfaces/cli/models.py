@@ -118,6 +118,61 @@ def add(shared: Shared, file: Path, yes: bool) -> None:
 
 @models.command()
 @click.argument("name", metavar="[NAME]", required=False)
+@click.option("--cases", "file", type=click.Path(path_type=Path), metavar="FILE", help="Your own cases to tune on.")
+@click.option("--trials", type=click.IntRange(min=0), default=60, show_default=True, help="Cases for each profile.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FOLDER", help="Where the card is written.")
+@click.option("-t", "--threads", type=int, metavar="N", help="Threads; 0 lets a probe choose.")
+@shared(JSON)
+def tune(shared: Shared, name: str | None, *, file: Path | None, trials: int, out: Path | None) -> None:
+    """Find how NAME is best asked for calls, and write it into its card.
+
+    Tries some profiles on a sample of the development cases, takes the best, and fits the calibration to all of them.
+    """
+    from dataclasses import replace
+
+    from tqdm import tqdm
+
+    from localmem import runtime
+    from localmem.bench.cases import read_cases, sample, shipped_cases
+    from localmem.bench.reliability import plain_settings
+    from localmem.bench.tuning import PROFILES, fit, look_at, try_profiles
+    from localmem.models import write_card
+
+    settings, card = _card(shared, name)
+    settings = plain_settings(replace(settings, model=card.name))
+    cases = shipped_cases("dev") if file is None else read_cases(file)
+    tried = PROFILES if trials else (card.profile,)
+    backend = runtime.load_backend(settings)
+    try:
+        with tqdm(total=trials * len(tried) + len(cases), desc=card.name, unit="case", disable=shared.quiet) as bar:
+            found = try_profiles(backend, sample(cases, trials), settings, tried, on_case=lambda _: bar.update(1))
+            best = found[0].profile
+            decisions, prompt = look_at(backend, cases, settings, best, on_case=lambda _: bar.update(1))
+    finally:
+        backend.close()
+    fitted = fit(decisions, prompt)
+    profile = replace(best, calibration=fitted.calibration if fitted.helps else None)
+    path = write_card(replace(card, profile=profile), out or settings.models_dir)
+    scores = [
+        (trial.profile.frame, trial.profile.thought, "yes" if trial.profile.examples else "no", f"{trial.right:.1%}")
+        for trial in found
+    ]
+    if shared.as_json:
+        record = {"frame": best.frame, "thought": best.thought, "examples": best.examples}
+        choice = {"right": fitted.right, "right_without": fitted.right_without, "used": fitted.helps}
+        print_json({"model": card.name, "card": path, "profile": record, "trials": scores, "calibration": choice})
+        return
+    if trials:
+        print_table(("frame", "thought", "examples", f"right calls of {trials}"), scores)
+    click.echo(
+        f"Right choices of {len(decisions)}, on people left out of the fitting: {fitted.right:.1%} with calibration, "
+        f"{fitted.right_without:.1%} without."
+    )
+    click.echo(f"Wrote {path}.")
+
+
+@models.command()
+@click.argument("name", metavar="[NAME]", required=False)
 @shared()
 def check(shared: Shared, name: str | None) -> None:
     """Compare the weights of NAME with its card, byte for byte."""

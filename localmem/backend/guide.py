@@ -1,0 +1,116 @@
+"""The guide of one completion: at the tokens where a call's name or block is chosen, calibration has its say.
+
+It works on text, not on token ids, so it does not care how a vocabulary cuts a name. What it does not know (a user's
+own functions and blocks) keeps the probability the model gives it; the rest is dealt out anew among what it knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from localmem.backend.constraint import Logits
+from localmem.calls.calibration import Choice, Guidance, Vector, beginnings
+from localmem.calls.grammar import CallGrammar
+
+_MOST_TOKENS = 512  # that may come next where a name is chosen; inside a text it is the whole vocabulary
+
+Leads = Mapping[int, frozenset[Choice]]
+"""Token -> the choices that a completion can still become with it."""
+
+
+class Guide:
+    """Chooses among the calls of a grammar. `piece` gives a token's bytes."""
+
+    def __init__(self, guidance: Guidance, grammar: CallGrammar, piece: Callable[[Sequence[int]], bytes]) -> None:
+        self._guidance = guidance
+        self._piece = piece
+        self._texts = {choice: text.encode() for choice, text in beginnings(grammar).items()}
+        self._scores: Mapping[Choice, float] = {}
+        self._chosen: Choice | None = None
+        self._model_heard = False
+
+    def see(self, hidden: Vector) -> None:
+        """Take note of the hidden state in front of the choice."""
+        self._scores = self._guidance.scores(hidden)
+
+    def concerns(self, written: bytes) -> bool:
+        """Whether more than one choice could still follow what is written."""
+        return sum(len(text) > len(written) and text.startswith(written) for text in self._texts.values()) > 1
+
+    def weigh(self, written: bytes, logits: Logits, *, greedy: bool) -> None:
+        """Change masked logits, in place, where the next token decides between choices that are known."""
+        model = log_probabilities(logits)
+        if not 1 < len(model) <= _MOST_TOKENS:
+            return
+        leads = {token: self.follow(written + self._piece([token])) for token in model}
+        known = {token: choices & self._scores.keys() for token, choices in leads.items()}
+        known = {token: choices for token, choices in known.items() if choices}
+        if not known or (len(known) == len(model) and len(set(known.values())) == 1):
+            return
+        ours = self._opinion(known, model)
+        share = float(np.logaddexp.reduce([model[token] for token in known]))
+        if greedy:
+            self._settle(known, ours, share, model, logits)
+        else:
+            _deal_out(known, ours, share, model, logits)
+
+    def follow(self, written: bytes) -> frozenset[Choice]:
+        """The choices that a completion beginning so can still become, or has become."""
+        return frozenset(
+            choice for choice, text in self._texts.items() if text.startswith(written) or written.startswith(text)
+        )
+
+    def _opinion(self, known: Leads, model: Mapping[int, float]) -> dict[Choice, float]:
+        """Log-probabilities of the known choices that are still open; together they are one."""
+        trust = 0.0 if self._model_heard else self._guidance.calibration.trust  # it was fitted with the first fork's
+        self._model_heard = True
+        heard = best_towards(known, model)
+        raw = {choice: self._scores[choice] + trust * value for choice, value in heard.items()}
+        total = np.logaddexp.reduce(list(raw.values()))
+        return {choice: float(value - total) for choice, value in raw.items()}
+
+    def _settle(
+        self, known: Leads, ours: Mapping[Choice, float], share: float, model: Mapping[int, float], logits: Logits
+    ) -> None:
+        """Greedy: the likeliest choice as a whole, which need not be the likeliest next token, and no other."""
+        chosen = self._chosen if self._chosen in ours else max(ours, key=lambda choice: ours[choice])
+        rival = max((value for token, value in model.items() if token not in known), default=-np.inf)
+        if chosen is None or share + ours[chosen] < rival:
+            return  # a function of the user's own is likelier, as the model sees it
+        self._chosen = chosen
+        for token in model:
+            if chosen not in known.get(token, frozenset()):
+                logits[token] = -np.inf
+
+
+def _deal_out(
+    known: Leads, ours: Mapping[Choice, float], share: float, model: Mapping[int, float], logits: Logits
+) -> None:
+    """Sampling: each set of choices gets its probability, divided among its spellings as the model would."""
+    for token, value in model.items():
+        logits[token] = value
+    for token, choices in known.items():
+        spellings = np.logaddexp.reduce([model[other] for other, others in known.items() if others == choices])
+        wanted = np.logaddexp.reduce([ours[choice] for choice in choices])
+        logits[token] = share + wanted + model[token] - spellings
+
+
+def best_towards(leads: Leads, model: Mapping[int, float]) -> dict[Choice, float]:
+    """The log-probability of the likeliest token towards each choice."""
+    best: dict[Choice, float] = {}
+    for token, choices in leads.items():
+        for choice in choices:
+            best[choice] = max(best.get(choice, -np.inf), model[token])
+    return best
+
+
+def log_probabilities(logits: Logits) -> dict[int, float]:
+    """Token -> log-probability, of those that may come next; nothing when it could be nearly any."""
+    tokens = np.flatnonzero(logits > -np.inf)
+    if len(tokens) > _MOST_TOKENS:
+        return {}
+    values = logits[tokens].astype(np.float64)
+    values -= np.logaddexp.reduce(values)
+    return {int(token): float(value) for token, value in zip(tokens, values, strict=True)}

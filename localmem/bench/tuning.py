@@ -1,0 +1,238 @@
+"""Tuning a model: its outlook on every development case, and the calibration fitted to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+
+from localmem.backend.base import Backend, Completion
+from localmem.backend.llama import LlamaBackend
+from localmem.bench.arms import Delegate
+from localmem.bench.cases import Case
+from localmem.bench.reliability import declared_functions, judge, ordered
+from localmem.bench.scoring import Outcome, share
+from localmem.bench.situation import decide, situation
+from localmem.calls.calibration import NO_CALIBRATION, Calibration, Choice, Guidance, Outlook, Vector
+from localmem.calls.grammar import CallGrammar
+from localmem.calls.prompt import Prompt
+from localmem.config import Settings
+from localmem.kernel.messages import Usage
+from localmem.models import Profile
+
+_FOLDS = 7
+_PENALTIES = (0.003, 0.001, 0.0003, 0.0001)
+_TRUSTS = (0.0, 0.5, 1.0)
+_ITERATIONS = 300
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a model held in front of a case's choice, and which of what was offered is right."""
+
+    case: Case
+    outlook: Outlook
+    signs: Vector
+    right: frozenset[Choice]
+
+    @property
+    def offered(self) -> frozenset[Choice]:
+        return frozenset(self.outlook.towards)
+
+
+class LookingBackend(Delegate):
+    """Looks at each choice instead of making it."""
+
+    def __init__(self, backend: LlamaBackend) -> None:
+        super().__init__(backend)
+        self.seen: list[tuple[Outlook, Vector]] = []
+
+    def complete(
+        self, prompt: Prompt, *, grammar: CallGrammar, guidance: Guidance, owner: str = "", **_: object
+    ) -> Completion:
+        backend = cast("LlamaBackend", self._backend)
+        self.seen.append((backend.look(prompt, grammar, owner=owner), guidance.signs))
+        return Completion("", (), "stop", Usage(prompt_tokens=prompt.tokens))
+
+
+def look_at(
+    backend: LlamaBackend,
+    cases: Sequence[Case],
+    settings: Settings,
+    profile: Profile,
+    *,
+    on_case: Callable[[Case], object] | None = None,
+) -> tuple[list[Decision], str]:
+    """The decisions of `cases`, and the fingerprint of the prompt they were looked at with."""
+    looking = LookingBackend(backend)
+    uncalibrated = replace(profile, calibration=NO_CALIBRATION)
+    decisions: list[Decision] = []
+    prompt = ""
+    for case in ordered(cases):
+        with situation(case, cast("Backend", looking), settings, uncalibrated) as agent:
+            prompt = agent.prompt_fingerprint()
+            decide(agent, case)
+        outlook, signs = looking.seen[-1]
+        decisions.append(Decision(case, outlook, signs, frozenset(filter(_is_right(case), outlook.towards))))
+        if on_case is not None:
+            on_case(case)
+    return decisions, prompt
+
+
+def _is_right(case: Case) -> Callable[[Choice], bool]:
+    label = case.args.label
+    return lambda choice: choice.function in case.expect and (not choice.label or label in (None, choice.label))
+
+
+# -- choosing a profile -------------------------------------------------------------------------------------------
+
+PROFILES: tuple[Profile, ...] = (
+    Profile(),
+    Profile(examples=False),
+    Profile(frame="bare"),
+    Profile(frame="hermes"),
+    Profile(thought="first"),
+)
+"""What is tried, the usual first. `native` is the family's own frame, or bare JSON where it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """How one profile did on the cases it was tried on, without calibration."""
+
+    profile: Profile
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def right(self) -> float:
+        return share(self.outcomes, "right_call").value
+
+
+def try_profiles(
+    backend: Backend,
+    cases: Sequence[Case],
+    settings: Settings,
+    profiles: Sequence[Profile] = PROFILES,
+    *,
+    on_case: Callable[[Case], object] | None = None,
+) -> list[Trial]:
+    """Each profile on the same cases, the best first; of two alike, the one that comes first in `profiles`."""
+    functions = declared_functions()
+    trials: list[Trial] = []
+    for profile in profiles:
+        outcomes: list[Outcome] = []
+        for case in ordered(cases):
+            outcomes.append(judge(backend, case, settings, profile, functions))
+            if on_case is not None:
+                on_case(case)
+        trials.append(Trial(profile, tuple(outcomes)))
+    return sorted(trials, key=lambda trial: -trial.right)
+
+
+# -- fitting ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A calibration, and what cross-validation over the cases' profiles says of it: the share of right choices with
+    it and without."""
+
+    calibration: Calibration
+    right: float
+    right_without: float
+
+    @property
+    def helps(self) -> bool:
+        return self.right > self.right_without
+
+
+class _Data:
+    """Decisions as arrays: features (n, features), the model's own log-probability towards each choice (n, choices),
+    what was offered and what is right (n, choices)."""
+
+    def __init__(self, decisions: Sequence[Decision]) -> None:
+        self.choices = tuple(sorted({choice for one in decisions for choice in one.offered}, key=str))
+        hidden = np.stack([one.outlook.hidden for one in decisions]).astype(np.float64)
+        signs = np.stack([one.signs for one in decisions]).astype(np.float64)
+        self.hidden = hidden.shape[1]
+        # Each kind of feature weighs as much as the other, however many there are of it.
+        weights = np.concatenate([_scale(hidden), _scale(signs)])
+        self.middle = np.concatenate([hidden.mean(0), signs.mean(0)])
+        self.scale = weights
+        self.features = (np.hstack([hidden, signs]) - self.middle) * self.scale
+        self.offered = np.array([[choice in one.offered for choice in self.choices] for one in decisions])
+        self.right = np.array([[choice in one.right for choice in self.choices] for one in decisions])
+        self.model = np.array([[one.outlook.towards.get(choice, 0.0) for choice in self.choices] for one in decisions])
+        profiles = list(dict.fromkeys(one.case.profile for one in decisions))
+        self.fold = np.array([profiles.index(one.case.profile) % _FOLDS for one in decisions])
+
+
+def _scale(values: Array) -> Array:
+    return 1 / (values.std(0) + 1e-3) / np.sqrt(values.shape[1])
+
+
+def fit(decisions: Sequence[Decision], prompt: str) -> Fit:
+    """The calibration that chooses best on people it has not seen: penalty and trust are those with which most choices
+    are right when each fold of the cases' profiles is left out of the fitting in turn.
+
+    Multinomial logistic regression among what was offered, the model's own log-probability as an offset; a case may
+    have several right choices. Raises LocalmemError when no decision has a right choice among those offered.
+    """
+    data = _Data([one for one in decisions if one.right])
+    everything = np.arange(len(data.fold))
+    scored: list[tuple[float, float, float]] = []
+    for trust in _TRUSTS:
+        for penalty in _PENALTIES:
+            right = 0.0
+            for fold in range(_FOLDS):
+                inside, outside = everything[data.fold != fold], everything[data.fold == fold]
+                weights, bias = _regress(data, inside, penalty, trust)
+                right += _hits(data, outside, weights, bias, trust)
+            scored.append((right / len(everything), penalty, trust))
+    best, penalty, trust = max(scored)
+    weights, bias = _regress(data, everything, penalty, trust)
+    unscaled = weights * data.scale
+    calibration = Calibration(
+        data.choices,
+        unscaled.astype(np.float32),
+        (bias - unscaled @ data.middle).astype(np.float32),
+        trust,
+        prompt,
+    )
+    none = np.zeros_like(weights), np.zeros_like(bias)
+    return Fit(calibration, best, _hits(data, everything, *none, 1.0) / len(everything))
+
+
+def _regress(data: _Data, rows: Any, penalty: float, trust: float) -> tuple[Array, Array]:
+    from scipy.optimize import minimize
+
+    features, right = data.features[rows], data.right[rows]
+    offset = np.where(data.offered[rows], trust * data.model[rows], -np.inf)
+    choices, width = len(data.choices), features.shape[1]
+
+    def loss(flat: Array) -> tuple[float, Array]:
+        weights, bias = flat[: choices * width].reshape(choices, width), flat[choices * width :]
+        scores = features @ weights.T + bias + offset
+        scores -= scores.max(axis=1, keepdims=True)
+        chances = np.exp(scores)
+        chances /= chances.sum(axis=1, keepdims=True)
+        hit = (chances * right).sum(axis=1) + 1e-12
+        slope = (chances - chances * right / hit[:, None]) / len(features)
+        value = float(-np.log(hit).mean() + penalty * (weights**2).sum() / 2)
+        return value, np.concatenate([(slope.T @ features + penalty * weights).ravel(), slope.sum(axis=0)])
+
+    found = minimize(
+        loss, np.zeros(choices * (width + 1)), jac=True, method="L-BFGS-B", options={"maxiter": _ITERATIONS}
+    )
+    flat = np.asarray(found.x, np.float64)
+    return flat[: choices * width].reshape(choices, width), flat[choices * width :]
+
+
+def _hits(data: _Data, rows: Any, weights: Array, bias: Array, trust: float) -> float:
+    scores = data.features[rows] @ weights.T + bias + trust * data.model[rows]
+    chosen = np.where(data.offered[rows], scores, -np.inf).argmax(axis=1)
+    return float(data.right[rows][np.arange(len(chosen)), chosen].sum())

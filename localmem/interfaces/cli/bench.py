@@ -1,0 +1,163 @@
+"""`localmem bench`: how well a model calls functions, measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from localmem.interfaces.cli.common import JSON, Shared, print_json, print_table, shared
+
+if TYPE_CHECKING:
+    from localmem.bench.arms import Arm
+    from localmem.bench.cases import Case
+    from localmem.bench.report import ModelRun
+    from localmem.config import Settings
+
+_ARMS = ("free", "schema", "state", "tuned")
+
+
+@click.group()
+def bench() -> None:
+    """Measure how reliably models call functions."""
+
+
+@bench.command()
+@click.option("-m", "--model", "models", multiple=True, metavar="MODEL", help="A model; may be given again.")
+@click.option("--cases", "file", type=click.Path(path_type=Path), metavar="FILE", help="Your own cases, JSON lines.")
+@click.option("--split", type=click.Choice(("dev", "test")), default="test", show_default=True, help="Of our cases.")
+@click.option("--arm", "arms", multiple=True, type=click.Choice(_ARMS), help="Only this arm; may be given again.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="A fixed sample of N cases.")
+@click.option("--calls", type=click.IntRange(min=1), metavar="N", help="Prove the guarantee: N calls at T=0, N at T=1.")
+@click.option("--fresh", is_flag=True, help="Begin again, though an earlier run was stopped on its way.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FOLDER", help="Write result files and a plot there.")
+@click.option("-t", "--threads", type=int, metavar="N", help="Threads; 0 lets a probe choose.")
+@click.option("--temp", "temperature", type=float, metavar="F", help="Sampling temperature; 0 is greedy.")
+@shared(JSON)
+def reliability(
+    shared: Shared,
+    *,
+    models: tuple[str, ...],
+    file: Path | None,
+    split: str,
+    arms: tuple[Arm, ...],
+    limit: int | None,
+    calls: int | None,
+    fresh: bool,
+    out: Path | None,
+) -> None:
+    """Single decisions over all functions, each model in each arm: free text, one JSON schema, the grammar of the
+    memory's state, and that with the model's own profile.
+
+    A run that is stopped goes on where it was. With --calls, every function that may be called is, in turn, and what
+    is counted is whether each call parses, fits its schema, can be carried out and ends in time.
+    """
+    from localmem.bench.cases import read_cases, sample, shipped_cases
+    from localmem.bench.report import HEADER, markdown, result, write
+
+    cases = shipped_cases("dev" if split == "dev" else "test") if file is None else read_cases(file)
+    if limit is not None:
+        cases = sample(cases, limit)
+    settings = shared.settings()
+    named = models or (settings.model,)
+    if calls is not None:
+        _prove(shared, [replace(settings, model=name) for name in named], cases, calls, out)
+        return
+    runs: list[ModelRun] = []
+    journals: list[Path] = []
+    for name in named:
+        run, journal = _run(shared, replace(settings, model=name), cases, arms or _ARMS, fresh=fresh)
+        runs.append(run)
+        journals.append(journal)
+        if shared.as_json:
+            for record in runs[-1].objects():
+                print_json(record)
+        else:
+            click.echo()
+            print_table(HEADER, runs[-1].rows())
+    label = file.name if file is not None else split
+    if out is not None:
+        for path in write([result(run, label) for run in runs], markdown(runs, label), out):
+            shared.say(f"wrote {path}")
+    for journal in journals:
+        journal.unlink(missing_ok=True)  # all of it is told: the next run measures anew
+
+
+def _run(
+    shared: Shared, settings: Settings, cases: list[Case], arms: tuple[Any, ...], *, fresh: bool
+) -> tuple[ModelRun, Path]:
+    """One model's outcomes, and the journal they are in. Raises ModelNotFound before anything is measured."""
+    from tqdm import tqdm
+
+    from localmem import models, runtime
+    from localmem.bench.reliability import Journal, journal_path, plain_settings, run
+    from localmem.bench.report import ModelRun
+
+    card = models.find_card(settings.model, models.load_cards(settings.models_dir))
+    settings = plain_settings(replace(settings, model=card.name))
+    path = journal_path(settings, card, cases)
+    if fresh:
+        path.unlink(missing_ok=True)
+    backend = runtime.load_backend(settings)
+    try:
+        with tqdm(total=len(cases) * len(arms), desc=card.name, unit="call", disable=shared.quiet) as bar:
+            found = run(
+                backend,
+                cases,
+                settings,
+                arms=arms,
+                journal=Journal(path),
+                on_outcome=lambda _arm, _outcome: bar.update(1),
+            )
+    finally:
+        backend.close()
+    return ModelRun(card.name, found), path
+
+
+def _prove(shared: Shared, each: list[Settings], cases: list[Case], calls: int, out: Path | None) -> None:
+    """The guarantee, tried on each model at both temperatures. Exit code 1 when it was not kept."""
+    from tqdm import tqdm
+
+    from localmem import models, runtime
+    from localmem.bench.guarantee import TEMPERATURES, prove
+    from localmem.bench.reliability import plain_settings
+    from localmem.bench.report import write_record
+
+    kept = True
+    rows: list[tuple[object, ...]] = []
+    for settings in each:
+        card = models.find_card(settings.model, models.load_cards(settings.models_dir))
+        settings = plain_settings(replace(settings, model=card.name))
+        backend = runtime.load_backend(settings)
+        figures: dict[str, Any] = {}
+        try:
+            for temperature in TEMPERATURES:
+                label = f"{card.name}, T={temperature:g}"
+                with tqdm(total=calls, desc=label, unit="call", disable=shared.quiet) as bar:
+                    tally = prove(
+                        backend,
+                        cases,
+                        settings,
+                        card.profile,
+                        temperature=temperature,
+                        calls=calls,
+                        on_call=bar.update,
+                    )
+                figures[f"temperature_{temperature:g}"] = tally.figures()
+                kept = kept and tally.kept
+                counts = (tally.calls, tally.parsed, tally.valid, tally.executable, tally.finished)
+                rows.append((card.name, f"{temperature:g}", *counts))
+                for failure in tally.failures or ():
+                    shared.say(failure)
+        finally:
+            backend.close()
+        if shared.as_json:
+            print_json({"model": card.name, **figures})
+        if out is not None:
+            shared.say(f"wrote {write_record('guarantee', card.name, figures, out)}")
+    if not shared.as_json:
+        print_table(("model", "T", "calls", "parsed", "valid", "executable", "finished"), rows)
+    if not kept:
+        raise SystemExit(1)
