@@ -28,11 +28,13 @@ from localmem.calls.pattern import (
     lengths,
     parse,
     within,
+    without,
 )
 from localmem.calls.schema import label_of
 from localmem.errors import LocalmemError
 
 _BLOCK = 500  # llama.cpp refuses 2,000 repetitions; longer texts are made of blocks, which all strings share
+_MOST_TAILS = 400  # characters that may follow a text's barred beginning, as rules of their own
 _NAME = re.compile("[a-z0-9-]+")
 _MOST_MULTIPLES = 500  # of a `multipleOf`: they are written out
 
@@ -144,6 +146,7 @@ class _Values:
         self._definitions = definitions
         self._defined: dict[str, str] = {}
         self._owner = owner
+        self._tails: dict[tuple[int, int | None], str] = {}
 
     def refuse(self, what: str) -> LocalmemError:
         return LocalmemError(
@@ -219,8 +222,14 @@ class _Values:
     # -- text ----------------------------------------------------------------------------------------------------
 
     def _text(self, schema: Schema) -> str:
-        self._only(schema, "type", "minLength", "maxLength", "pattern", "format")
+        self._only(schema, "type", "minLength", "maxLength", "pattern", "format", "not")
         least, most = schema.get("minLength", 0), schema.get("maxLength")
+        if "not" in schema:
+            self._only(schema, "type", "minLength", "maxLength", "not")
+            rest = self._but(_barred(schema["not"], self), least, most)
+            if not rest:
+                raise self.refuse("a text that is none of all there are")
+            return self._writer.rule("string", f'"\\"" {rest}')
         if "pattern" in schema and "format" in schema:
             raise self.refuse("a pattern and a format at once")
         if "pattern" not in schema and "format" not in schema:
@@ -233,6 +242,42 @@ class _Values:
         if shortest < least or (most is not None and (longest is None or longest > most)):
             raise self.refuse(f"a pattern of {shortest} to {longest or 'any number of'} characters and a length")
         return self._writer.rule("string", f'"\\"" {self._sequence(node)} "\\""')
+
+    def _but(self, barred: frozenset[str], least: int, most: int | None, written: str = "") -> str:
+        """The rest of a text that is none of `barred`, which all begin with `written`, and its closing quote.
+
+        A tree of their characters: where a text leaves it, the rest is free. "" when there is no such text.
+        """
+        ways: list[str] = []
+        if len(written) >= least and written not in barred:
+            ways.append('"\\""')
+        if most is None or len(written) < most:
+            place = len(written)
+            following = sorted({text[place] for text in barred if len(text) > place})
+            for character in following:
+                inside = frozenset(text for text in barred if text[place : place + 1] == character)
+                rest = self._but(inside, least, most, written + character)
+                if not rest:
+                    continue
+                ways.append(f"{self._character(((ord(character), ord(character)),))} {rest}")
+            other = self._character(without([(ord(character), ord(character)) for character in following]))
+            ways.append(f"{other} {self._free(max(0, least - place - 1), None if most is None else most - place - 1)}")
+        return self._writer.rule("but", " | ".join(ways)) if ways else ""
+
+    def _free(self, least: int, most: int | None) -> str:
+        """The rest of a text of any characters, and its closing quote."""
+        if (least, most) not in self._tails:
+            self._tails[least, most] = self._tail(least, most)
+        return self._tails[least, most]
+
+    def _tail(self, least: int, most: int | None) -> str:
+        character = self._character(ANY)
+        if most is None or most > _MOST_TAILS:
+            return f'{self._writer.times(character, least, most, "text")} "\\""'
+        tail = '"\\""'  # of no more characters; each tail is shared by all that are longer
+        for left in range(1, most + 1):
+            tail = self._writer.rule("tail", f"{character} {tail}" + ("" if left > most - least else ' | "\\""'))
+        return tail
 
     def _node(self, schema: Schema) -> Node:
         form = schema.get("format")
@@ -388,6 +433,16 @@ class _Values:
 
 
 _OPENING, _CLOSING = '"[" ', ' "]"'
+
+
+def _barred(schema: Any, values: _Values) -> frozenset[str]:  # Any: JSON
+    """The texts that a `not` leaves out."""
+    texts = (
+        schema.get("enum", [schema["const"]] if "const" in schema else None) if isinstance(schema, Mapping) else None
+    )
+    if texts is None or len(schema) != 1 or not all(isinstance(text, str) for text in texts):
+        raise values.refuse("a 'not' of other than texts")
+    return frozenset(texts)
 
 
 def _bounds(schema: Schema) -> tuple[Decimal, Decimal, bool, bool]:

@@ -269,8 +269,12 @@ def _can_be(element: _Element, known: set[str], *, terminals: bool) -> bool:
 def _fixed_point(rules: _Rules, holds: Callable[[_Group, set[str]], bool]) -> set[str]:
     """The names of the rules for which something holds, built up from those for which it holds by themselves."""
     known: set[str] = set()
-    while more := {name for name, rule in rules.items() if name not in known and holds(rule, known)}:
-        known |= more
+    found = -1
+    while found != len(known):
+        found = len(known)
+        for name, rule in rules.items():  # a rule mostly stands behind those it names, so that one round is enough
+            if name not in known and holds(rule, known):
+                known.add(name)
     return known
 
 

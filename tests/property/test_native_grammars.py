@@ -15,9 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support import scripted_agent
 
-from localmem.backend.constraint import GbnfEngine
+from localmem.backend.constraint import Constraint, GbnfEngine
 from localmem.backend.llama import LlamaBackend
 from localmem.backend.llama_library import GrammarSampler, LlamaModel
 from localmem.calls.chat_format import BARE
@@ -171,3 +173,36 @@ def test_call_of_the_built_in_functions_is_written_in_any_frame(native: GbnfEngi
     text = frame.write("send_message", json.dumps(arguments, ensure_ascii=False))
     constraint.accept(smollm_counting.tokenizer.encode(text))
     assert constraint.finished
+
+
+BARRED = ["", "ab", "abc", "b", "é\n", "x" * 6, "too long to fit"]
+
+
+@given(text=st.sampled_from([*BARRED, "a", "abcd", "x" * 5]) | st.text(st.sampled_from('abcé"\\\nx'), max_size=7))
+def test_text_that_is_barred_cannot_be_written_and_every_other_can(
+    native: GbnfEngine, smollm_counting: LlamaBackend, text: str
+):
+    """llguidance's JSON knows no `not`, so that Python is the judge here."""
+    schema = {"type": "string", "minLength": 1, "maxLength": 6, "not": {"enum": BARRED}}
+    parameters = {"type": "object", "properties": {"x": schema}, "required": ["x"], "additionalProperties": False}
+    constraint = native.start(write_gbnf(CallGrammar(BARE, (FunctionChoice("f", parameters),))))
+    ids = smollm_counting.tokenizer.encode(BARE.write("f", json.dumps({"x": text}, ensure_ascii=False)))
+    assert writes(constraint, ids) == (1 <= len(text) <= 6 and text not in BARRED)
+
+
+def test_other_spelling_of_a_barred_text_cannot_be_written_either(native: GbnfEngine, smollm_counting: LlamaBackend):
+    schema = {"type": "string", "maxLength": 6, "not": {"enum": ["a\nb"]}}
+    parameters = {"type": "object", "properties": {"x": schema}, "required": ["x"], "additionalProperties": False}
+    gbnf = write_gbnf(CallGrammar(BARE, (FunctionChoice("f", parameters),)))
+    encode = smollm_counting.tokenizer.encode
+    spelled = [encode(BARE.write("f", f'{{"x": "a{escape}b"}}')) for escape in ("\\n", "\\u000a", "\\u000A", "\\t")]
+    assert [writes(native.start(gbnf), ids) for ids in spelled] == [False, False, False, True]
+
+
+def writes(constraint: Constraint, ids: list[int]) -> bool:
+    """Whether the constraint lets `ids` be written, and ends there."""
+    for token in ids:
+        if not constraint.allows(token):
+            return False
+        constraint.accept([token])
+    return constraint.finished
