@@ -97,6 +97,7 @@ def load_backend(settings: Settings, *, counting_only: bool = False) -> LlamaBac
             type_k=settings.type_k,
             type_v=settings.type_v,
             flash_attention=settings.flash_attention,
+            constraint=settings.constraint,
             kv_shift=settings.kv_shift,
             snapshots=settings.home / SNAPSHOTS,
             snapshot_bytes=settings.snapshots_mb * 1_000_000,

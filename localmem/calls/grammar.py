@@ -1,7 +1,7 @@
 """The grammar of one step: which functions may be called now, with which arguments.
 
 Pure. Made from schemas that the live memory state has already narrowed (`memory/functions.py`), and written out in
-three forms: Lark for llguidance, JSON Schema for outlines and for readers, GBNF for llama.cpp's own sampler.
+two forms: Lark for llguidance, JSON Schema for outlines and for readers. `calls/gbnf.py` writes a third, for llama.cpp.
 """
 
 from __future__ import annotations
@@ -17,11 +17,17 @@ from localmem.calls.frame import Frame
 Schema = Mapping[str, Any]
 """JSON Schema, as outlines and llguidance read it. Any: JSON."""
 
-# One canonical layout: free whitespace is where small models get lost (oMLX #2990).
 # A JSON string without \u escapes: what can be written as it is has one spelling.
 _CHARACTER_STRING = r'"([^"\\\x00-\x1f\x7f]|\\["\\bfnrt]){{{low},{high}}}"'
 
+# One canonical layout: free whitespace is where small models get lost (oMLX #2990).
 _LAYOUT = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
+
+_SCHEMAS_BY_NAME = ("properties", "patternProperties", "$defs")
+LARGEST = 999_999_999_999_999
+"""Of an integer or a number without a bound of its own, either way."""
+DECIMAL = 0.000001
+"""What a number is a multiple of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +59,7 @@ class CallGrammar:
             gap = '" " ' if self.frame.between.endswith(" ") else ""
             spelled = _tokens(encode(head)) if by_ids else json.dumps(head, ensure_ascii=False)
             rules.append(f"call_{index}: {spelled} {gap}arguments_{index} tail")
-            rules += _arguments(f"arguments_{index}", choice.parameters)
+            rules += _arguments(f"arguments_{index}", closed(choice.parameters))
         after = self.frame.after
         rules.append("tail: " + (_tail(after, encode) if by_ids else json.dumps(after, ensure_ascii=False)))
         return "\n".join(rules) + "\n"
@@ -63,7 +69,7 @@ class CallGrammar:
         definitions: dict[str, Any] = {}
         calls: list[dict[str, Any]] = []
         for choice in self.choices:
-            parameters = _referring(dict(choice.parameters), choice.name)
+            parameters = _referring(closed(choice.parameters), choice.name)
             for label, definition in parameters.pop("$defs", {}).items():
                 definitions[f"{choice.name}.{label}"] = definition
             calls.append(
@@ -78,6 +84,40 @@ class CallGrammar:
         return {"$defs": definitions, **union} if definitions else union
 
 
+def closed(schema: Any) -> Any:  # Any: JSON
+    """A schema whose numbers end: a model may write digits for ever.
+
+    An integer without a bound has at most 15 digits, which any JSON reader keeps exactly; a number beside that at most
+    six decimals and no exponent. Here and not in the function's own schema: there, multiples of a millionth would be
+    checked in floating point.
+
+    >>> closed({"type": "integer", "minimum": 1})
+    {'type': 'integer', 'minimum': 1, 'maximum': 999999999999999}
+    """
+    if isinstance(schema, list):
+        return [closed(item) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    found: dict[str, Any] = {
+        key: {name: closed(inner) for name, inner in value.items()}
+        if key in _SCHEMAS_BY_NAME
+        else value
+        if key in ("enum", "const")
+        else closed(value)
+        for key, value in schema.items()
+    }
+    kinds = [found["type"]] if isinstance(found.get("type"), str) else found.get("type", [])
+    if {"enum", "const"} & found.keys() or not {"integer", "number"} & set(kinds):
+        return found
+    if "number" in kinds:
+        found.setdefault("multipleOf", DECIMAL)
+    if not {"minimum", "exclusiveMinimum"} & found.keys():
+        found["minimum"] = -max(LARGEST, -10 * found.get("maximum", found.get("exclusiveMaximum", 0)))
+    if not {"maximum", "exclusiveMaximum"} & found.keys():
+        found["maximum"] = max(LARGEST, 10 * found.get("minimum", found.get("exclusiveMinimum", 0)))
+    return found
+
+
 def _arguments(rule: str, schema: Schema) -> list[str]:
     """Lark for an object schema. llguidance's JSON knows no `not`: an object with one is written out, property by
     property, and a string that must not be some others is a difference of regular expressions."""
@@ -90,6 +130,7 @@ def _arguments(rule: str, schema: Schema) -> list[str]:
 
 
 def _written_out(rule: str, schema: Schema) -> list[str]:
+    definitions = {"$defs": schema["$defs"]} if "$defs" in schema else {}
     parts: list[str] = []
     below: list[str] = []
     for number, (name, value) in enumerate(schema["properties"].items()):
@@ -98,7 +139,7 @@ def _written_out(rule: str, schema: Schema) -> list[str]:
             part = part.upper()
             below.append(f"{part}: {_string_but(value)}")
         else:
-            below.append(f"{part}: %json {json.dumps({**value, **_LAYOUT})}")
+            below.append(f"{part}: %json {json.dumps({**definitions, **value, **_LAYOUT})}")
         key = f"{', ' if number else '{'}{json.dumps(name, ensure_ascii=False)}: "
         parts += [json.dumps(key, ensure_ascii=False), part]
     return [f"{rule}: {' '.join(parts)} {json.dumps('}')}", *below]

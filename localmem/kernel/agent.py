@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from localmem.backend.base import Backend, Completion, Sampling
+from localmem.backend.constraint import check_enforceable
 from localmem.calls.calibration import Calibration, Guidance, fingerprint
 from localmem.calls.chat_format import probe, with_bos
 from localmem.calls.examples import ExampleExchange, encode_examples
@@ -239,6 +240,7 @@ class Agent:
         spec = from_python(function)
         if spec.name in self._memory_functions.specs:
             raise LocalmemError(f"{spec.name!r} is a function of localmem itself", "Give yours another name.")
+        check_enforceable(spec, self.backend)
         self.wake()
         before = dict(self._own_functions)
         self._own_functions[spec.name] = spec
