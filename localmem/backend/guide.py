@@ -45,7 +45,7 @@ class Guide:
         if not 1 < len(model) <= _MOST_TOKENS:
             return
         leads = {token: self.follow(written + self._piece([token])) for token in model}
-        known = {token: choices & self._scores.keys() for token, choices in leads.items()}
+        known = {token: frozenset(choices & self._scores.keys()) for token, choices in leads.items()}
         known = {token: choices for token, choices in known.items() if choices}
         if not known or (len(known) == len(model) and len(set(known.values())) == 1):
             return
@@ -74,11 +74,16 @@ class Guide:
     def _settle(
         self, known: Leads, ours: Mapping[Choice, float], share: float, model: Mapping[int, float], logits: Logits
     ) -> None:
-        """Greedy: the likeliest choice as a whole, which need not be the likeliest next token, and no other."""
+        """Greedy: the likeliest choice as a whole, which need not be the likeliest next token, and no other.
+
+        A function of the user's own may be likelier, as the model sees it; then none of ours may come.
+        """
         chosen = self._chosen if self._chosen in ours else max(ours, key=lambda choice: ours[choice])
+        assert chosen is not None
         rival = max((value for token, value in model.items() if token not in known), default=-np.inf)
-        if chosen is None or share + ours[chosen] < rival:
-            return  # a function of the user's own is likelier, as the model sees it
+        if share + ours[chosen] < rival:
+            logits[list(known)] = -np.inf
+            return
         self._chosen = chosen
         for token in model:
             if chosen not in known.get(token, frozenset()):
