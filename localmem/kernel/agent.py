@@ -40,7 +40,7 @@ from localmem.memory.archival import Archival
 from localmem.memory.functions import EDITS, SEARCHES, MemoryFunctions, Phase, is_question
 from localmem.memory.main_context import MainContext, Prefix
 from localmem.memory.recall import Recall
-from localmem.memory.signs import SIGNS, Vector, signs
+from localmem.memory.signs import SIGNS, Vector, line_weights, signs
 from localmem.memory.summary import Summarizer
 from localmem.memory.working_context import Block, WorkingContext
 from localmem.storage.agent_store import AgentRow, AgentStore, Author, BlockRow, InferenceRow, SummaryRow, TimerRow
@@ -482,7 +482,7 @@ class Agent:
             grammar=grammar,
             sampling=self.options.sampling,
             max_tokens=self.options.budget.reserve,
-            guidance=None if self.calibration is None else Guidance(self.calibration, self.signs()),
+            guidance=self._guidance(chain),
             on_text=stream.feed if stream is not None else None,
             owner=self.owner,
             cancellation=self._cancellation,
@@ -497,6 +497,12 @@ class Agent:
         if stream is not None and step.reply is not None and on_reply is not None:
             on_reply(step.reply[len(stream.sent) :])
         return step
+
+    def _guidance(self, chain: Chain) -> Guidance | None:
+        if self.calibration is None:
+            return None
+        lines = [line for block in self.working_context.blocks for line in block.lines]
+        return Guidance(self.calibration, self.signs(), line_weights(chain.text, lines))
 
     def _carry_out(self, completion: Completion, allowed: list[str]) -> Step:
         if completion.finish_reason == "cancelled":

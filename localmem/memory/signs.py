@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from math import log
 from typing import Any
 
 import numpy as np
@@ -120,7 +121,20 @@ def signs(
     return np.array(values, np.float32)
 
 
+def line_weights(text: str, lines: Sequence[str]) -> dict[str, float]:
+    """How much each line has to do with a text: a sum over the words they share, rare ones more.
+
+    >>> weights = line_weights("Bo is three now", ["Her dog Bo is two.", "Lives in Faro."])
+    >>> weights["Her dog Bo is two."] > weights["Lives in Faro."] == 0
+    True
+    """
+    words = terms(text)
+    held = {line: words & terms(line) for line in lines}
+    number = {word: sum(word in other for other in held.values()) for word in words}
+    return {line: sum(log(1 + len(held) / number[word]) for word in shared) for line, shared in held.items()}
+
+
 def terms(text: str) -> frozenset[str]:
     """What two texts are compared by: the beginnings of their telling words, and pairs of unspaced characters."""
-    words = {word.casefold()[:_STEM] for word in telling_words(text) if len(word) > 2}
+    words = {word.casefold()[:_STEM] for word in telling_words(text) if len(word) > 1}
     return frozenset(words) | frozenset(part for part in parts(text) if len(part) > 1)

@@ -121,6 +121,29 @@ def test_nothing_is_weighed_inside_a_text():
     assert not guide.concerns(b'{"name": "send_message", "arguments": {"message": "core_')
 
 
+def test_lines_that_share_words_with_the_message_weigh_more():
+    lines = ["Her dog is two.", "Her dentist is in Faro.", "Name: Ines."]
+    schema = {
+        "type": "object",
+        "properties": {"label": {"const": "human"}, "old_content": {"enum": lines}, "new_content": {"type": "string"}},
+        "required": ["label", "old_content", "new_content"],
+    }
+    grammar = CallGrammar(BARE, (FunctionChoice("core_memory_replace", schema), FunctionChoice("send_message", TEXT)))
+    calibration = Calibration((SEND,), np.zeros((1, 3), np.float32), np.zeros(1, np.float32), 0.0, "p")
+    guide = Guide(Guidance(calibration, np.zeros(1, np.float32), {lines[1]: 4.0}), grammar, bytes)
+    guide.see(np.zeros(2, np.float32))
+    written = b'{"name": "core_memory_replace", "arguments": {"label": "human", "old_content": "'
+    assert guide.concerns(written)
+    logits = next_logits(b"HN", liked=b"N")
+    guide.weigh(written, logits, greedy=True)
+    assert int(logits.argmax()) == ord("H")
+    written += b"Her d"
+    logits = next_logits(b"oe", liked=b"o")
+    guide.weigh(written, logits, greedy=True)
+    assert int(logits.argmax()) == ord("e")
+    assert not guide.concerns(written + b"en")
+
+
 class Bytes:
     """A processor over bytes that likes every byte alike."""
 
