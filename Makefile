@@ -2,11 +2,12 @@
 
 PYTHON ?= python3
 MODEL := $(or $(LOCALMEM_MODEL),qwen2.5-coder-1.5b-instruct)
+MODELS ?= smollm2-135m-instruct qwen2.5-coder-0.5b-instruct qwen2.5-coder-1.5b-instruct
 BIN := .venv/bin
 LOG := .venv/install.log
 
 .DEFAULT_GOAL := all
-.PHONY: all help chat test install fix check transcript bench-speed bench-bfcl bench-letta build
+.PHONY: all help chat test install fix check transcript bench-speed bench-reliability bench-bfcl bench-letta build
 
 all: check test
 
@@ -39,6 +40,10 @@ transcript: install ## hold the long conversation of docs/transcript.md with the
 bench-speed: install ## measure what a turn, a call, a search cost (an hour); MODEL=NAME for another model
 	@$(call need_model,$(MODEL))
 	$(BIN)/python -m benchmarks.speed --model $(MODEL)
+
+bench-reliability: install ## measure function calls: four arms on the test cases (an hour); MODELS='NAME...' for others
+	@$(foreach model,$(MODELS),$(call need_model,$(model)) &&) true
+	$(BIN)/localmem bench reliability $(foreach model,$(MODELS),-m $(model)) --out benchmarks/results $(ARGS)
 
 bench-bfcl: install ## BFCL with its own checker, fetched on the way (hours); MODEL=NAME, ARGS='--limit 100 --arm free'
 	@$(call need_model,$(MODEL))

@@ -25,6 +25,7 @@ Origin = str  # "flag", "environment LOCALMEM_MODEL", "config.toml" or "default"
 EmbedderName = Literal["all-MiniLM-L6-v2", "hash", "none"]
 CacheType = Literal["f16", "q8_0", "q4_0", "f32", "bf16"]
 FlashAttention = Literal["auto", "on", "off"]
+ConstraintName = Literal["llguidance", "gbnf"]
 
 DEFAULT_MODEL = "qwen2.5-coder-1.5b-instruct"
 
@@ -54,6 +55,7 @@ class Settings:
     type_k: CacheType = "f16"  # of the KV cache's keys
     type_v: CacheType = "f16"  # and of its values; a quantised one needs flash attention
     flash_attention: FlashAttention = "auto"
+    constraint: ConstraintName = "llguidance"  # what holds a call to its grammar; gbnf is llama.cpp's own sampler
     kv_shift: bool = False  # after a flush shift the KV cache instead of reading the kept messages again: approximate
     snapshots_mb: int = 1000  # disk the KV snapshots may take; 0 = none are kept
     temperature: float = 0.0
@@ -117,6 +119,7 @@ KEYS: tuple[Key, ...] = (
     Key("type_k", "backend.type_k", CacheType, _CACHE_TYPE),
     Key("type_v", "backend.type_v", CacheType, _CACHE_TYPE),
     Key("flash_attention", "backend.flash_attention", FlashAttention, f"one of {', '.join(get_args(FlashAttention))}"),
+    Key("constraint", "backend.constraint", ConstraintName, f"one of {', '.join(get_args(ConstraintName))}"),
     Key("kv_shift", "backend.kv_shift", bool, _SWITCH),
     Key(
         "snapshots_mb",

@@ -25,6 +25,7 @@ from localmem.config import Settings, ensure_home, load_settings
 from localmem.errors import AgentNotFound, LocalmemError
 from localmem.kernel.agent import Agent, AgentOptions
 from localmem.kernel.budget import Budget
+from localmem.kernel.rules import ToolRules
 from localmem.memory.archival import Archival
 from localmem.memory.functions import NOTHING
 from localmem.memory.recall import Recall
@@ -57,6 +58,7 @@ def open(  # noqa: A001  # localmem.open is the public name
     backend: Backend | None = None,
     embedder: Embedder | None = None,
     profile: models.Profile | None = None,
+    rules: ToolRules | None = None,
     functions: Collection[str] | None = None,
     now: Clock = utc_now,
     create: bool = True,
@@ -64,9 +66,9 @@ def open(  # noqa: A001  # localmem.open is the public name
     """The agent of that name, created with empty memory or reopened with all of it.
 
     `model` is a card's name or a path to a GGUF. `backend` and `embedder` replace those of the settings, `profile` that
-    of the model's card. Of the built-in functions only `functions` are told of and offered, and `send_message`; None is
-    all of them. The agent is locked against other processes until `close`. Raises LocalmemError in its many
-    kinds.
+    of the model's card. `rules` say what may be called when. Of the built-in functions only `functions` are told of and
+    offered, and `send_message`; None is all of them. The agent is locked against other processes until `close`. Raises
+    LocalmemError in its many kinds.
     """
     settings = settings or load_settings(flags={"model": model})
     check_agent_name(name)
@@ -81,8 +83,8 @@ def open(  # noqa: A001  # localmem.open is the public name
             backend = load_backend(settings)
             held.callback(backend.close)
         row = _use_model(store, row, settings)
-        embedder = embedder or make_embedder(settings)
-        agent = _assemble(row, settings, database, backend, embedder, now, profile, functions)
+        options = _options(settings, backend.window, profile, rules=rules, functions=functions)
+        agent = _assemble(row, settings, database, backend, embedder or make_embedder(settings), now, options)
         agent.on_close(held.pop_all().close)
     return agent
 
@@ -101,6 +103,7 @@ def load_backend(settings: Settings, *, counting_only: bool = False) -> LlamaBac
             type_k=settings.type_k,
             type_v=settings.type_v,
             flash_attention=settings.flash_attention,
+            constraint=settings.constraint,
             kv_shift=settings.kv_shift,
             snapshots=settings.home / SNAPSHOTS,
             snapshot_bytes=settings.snapshots_mb * 1_000_000,
@@ -137,7 +140,7 @@ def look(name: str, settings: Settings, *, backend: Backend | None = None, now: 
         settings = _with_model_of(row, settings)
         used = backend or load_backend(settings, counting_only=True)
         try:
-            yield _assemble(row, settings, database, used, None, now)
+            yield _assemble(row, settings, database, used, None, now, _options(settings, used.window))
         finally:
             if backend is None:
                 used.close()
@@ -225,8 +228,7 @@ def _assemble(
     backend: Backend,
     embedder: Embedder | None,
     now: Clock,
-    profile: models.Profile | None = None,
-    functions: Collection[str] | None = None,
+    options: AgentOptions,
 ) -> Agent:
     recall, archival = _storages(row, settings, database, embedder)
     return Agent(
@@ -235,7 +237,7 @@ def _assemble(
         database=database,
         recall=recall,
         archival=archival,
-        options=_options(settings, backend.window, profile, functions),
+        options=options,
         now=now,
         owner=_owner(database, row.id),
         embedder=embedder,
@@ -260,7 +262,12 @@ def _storages(
 
 
 def _options(
-    settings: Settings, window: int, profile: models.Profile | None, functions: Collection[str] | None = None
+    settings: Settings,
+    window: int,
+    profile: models.Profile | None = None,
+    *,
+    rules: ToolRules | None = None,
+    functions: Collection[str] | None = None,
 ) -> AgentOptions:
     card = models.find_card(settings.model, models.load_cards(settings.models_dir))
     profile = profile or card.profile
@@ -284,6 +291,7 @@ def _options(
         frame=profile.frame,
         thought=profile.thought == "first",
         calibration=profile.calibration,
+        rules=rules or ToolRules(),
         summary_tokens=settings.summary_tokens,
         max_steps=settings.max_steps,
         max_tokens_per_event=settings.max_tokens_per_event,

@@ -44,15 +44,20 @@ PURE: dict[str, frozenset[str]] = {
     "memory.working_context": frozenset(),
     "memory.main_context": frozenset(),
     "memory.search": frozenset(),
+    "calls.digits": frozenset(),
     "memory.signs": frozenset({"numpy"}),
     "calls.calibration": frozenset({"numpy"}),
     "calls.frame": frozenset(),
+    "calls.gbnf": frozenset(),
+    "calls.gbnf_check": frozenset(),
     "calls.grammar": frozenset(),
+    "calls.pattern": frozenset(),
     "calls.prefix": frozenset(),
     "calls.prompt": frozenset(),
+    "calls.schema": frozenset(),
     "calls.stream": frozenset(),
     "calls.chat_format": frozenset({"jinja2"}),
-    "calls.spec": frozenset({"outlines", "pydantic"}),
+    "calls.spec": frozenset({"outlines", "pydantic", "pydantic_core"}),
 }
 IMPURE_STANDARD = {"sqlite3", "time", "os", "socket", "threading", "subprocess", "random", "urllib", "http"}
 

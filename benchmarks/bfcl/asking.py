@@ -97,7 +97,7 @@ class AnyFrame(CallGrammar):
                     rules.append(f"tail_{number}: {body}")
                 elif name.startswith("call_"):
                     rules.append(f"{name}_{number}: {body}_{number}")
-                elif name.startswith("arguments_") and number == 0:
+                elif name != "start" and number == 0:  # what the frames share
                     rules.append(line)
         return "\n".join(rules) + "\n"
 

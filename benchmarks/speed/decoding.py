@@ -8,7 +8,7 @@ arm writes with the prompt already read, so that only writing is timed, and spee
 - constrained: `LlamaBackend.complete` with the grammar of the step.
 - free: the same loop without a constraint. To write the same calls its choice is overruled with the token the
   constrained arm wrote; it decodes and samples each of them, as a free loop must.
-- llama: `Llama.create_completion(grammar=...)` of llama-cpp-python with the same functions and schemas as GBNF, its
+- llama: `Llama.create_completion(grammar=...)` of llama-cpp-python with the same grammar as GBNF (`calls/gbnf.py`), its
   own sampler, the same number of threads. It may write other calls; its characters are its own. It runs in a process of
   its own, for a grammar it dislikes ends the process.
 """

@@ -1,5 +1,7 @@
 """The arm of `decoding` that is not ours: llama-cpp-python's own `Llama(grammar=...)`, in a process of its own.
 
+Its grammar is ours: the GBNF that says what the constrained arm's Lark says, bounds included.
+
 python -m benchmarks.speed.llama_grammar TASK.json   (written by `benchmarks.speed.decoding`)
 """
 
@@ -13,8 +15,11 @@ from statistics import median
 from typing import Any
 
 from llama_cpp import Llama, LlamaGrammar
-from llama_cpp.llama_grammar import json_schema_to_gbnf
 from tqdm import tqdm
+
+from localmem.calls.frame import Frame
+from localmem.calls.gbnf import write_gbnf
+from localmem.calls.grammar import CallGrammar, FunctionChoice
 
 
 def main() -> None:
@@ -39,75 +44,10 @@ def main() -> None:
     print(json.dumps({"chars_s": median(speeds)}))
 
 
-_BOUNDS = ("minLength", "maxLength", "minimum", "maximum", "minItems", "maxItems", "pattern")
-
-
-def unbounded(schema: Any) -> Any:
-    """A schema without the bounds that make its GBNF thousands of nested rules, or more than llama.cpp takes: a longer
-    maxLength ends the process. That is in this arm's favour."""
-    if isinstance(schema, list):
-        return [unbounded(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {key: unbounded(value) for key, value in schema.items() if key not in _BOUNDS}
-
-
 def gbnf(frame: list[str], functions: dict[str, Any]) -> str:
-    """One call out of `functions` in the frame, as GBNF: each function's rules under names of their own."""
-    before, between, after = frame
-    rules: list[str] = []
-    for index, (name, parameters) in enumerate(functions.items()):
-        found = json_schema_to_gbnf(
-            json.dumps(unbounded(parameters)), prop_order=list(parameters.get("properties", {}))
-        )
-        names = [line.split(" ::= ")[0] for line in found.splitlines() if " ::= " in line]
-        for rule in sorted(names, key=len, reverse=True):
-            found = _renamed(found, rule, f"f{index}-{rule}")
-        rules.append(found)
-        head = json.dumps(before + name + between, ensure_ascii=False)
-        rules.append(f"call{index} ::= {head} f{index}-root {json.dumps(after, ensure_ascii=False)}")
-    calls = " | ".join(f"call{index}" for index in range(len(functions)))
-    return "\n".join([f"root ::= {calls}", *rules]) + "\n"
-
-
-def _renamed(text: str, rule: str, name: str) -> str:
-    """`text` with a rule's name changed, outside of literals and character classes."""
-    out: list[str] = []
-    for line in text.splitlines():
-        left, sep, right = line.partition(" ::= ")
-        out.append((name if left == rule else left) + sep + _renamed_tokens(right, rule, name))
-    return "\n".join(out)
-
-
-def _renamed_tokens(text: str, rule: str, name: str) -> str:
-    result, word, quote, i = "", "", "", 0
-
-    def flush() -> None:
-        nonlocal result, word
-        result += name if word == rule else word
-        word = ""
-
-    while i < len(text):
-        character = text[i]
-        if quote:
-            result += character
-            if character == "\\":
-                i += 1
-                result += text[i]
-            elif character == quote:
-                quote = ""
-        elif character in '"[':
-            flush()
-            quote = '"' if character == '"' else "]"
-            result += character
-        elif character.isalnum() or character == "-":
-            word += character
-        else:
-            flush()
-            result += character
-        i += 1
-    flush()
-    return result
+    """One call out of `functions` in the frame: the twin of the grammar the constrained arm is held to."""
+    choices = tuple(FunctionChoice(name, parameters) for name, parameters in functions.items())
+    return write_gbnf(CallGrammar(Frame(*frame), choices))
 
 
 def _complete(llama: Llama, ids: list[int], grammar: str, max_tokens: int) -> str:

@@ -101,7 +101,10 @@ class Backend(Protocol):
         ...
 
     def write_grammar(self, grammar: CallGrammar) -> str:
-        """The grammar in Lark, as completions are held to it in this vocabulary."""
+        """The grammar as completions are held to it in this vocabulary: Lark, or GBNF for llama.cpp's own sampler.
+
+        Raises LocalmemError for what it cannot say.
+        """
         ...
 
     def close(self) -> None: ...

@@ -1,22 +1,29 @@
 """Constraint engines: which token may come next.
 
 `Constraint` is what the decode loop asks. `GuidanceConstraint` (llguidance) is the engine of the product;
-`OutlinesConstraint` (outlines_core) is a second, independent one, kept to compare with. The only file that imports
-llguidance and outlines_core.
+`GbnfConstraint` (llama.cpp's own sampler) is for where llguidance cannot be had; `OutlinesConstraint` (outlines_core)
+is a third, independent one, kept to compare with. The only file that imports llguidance and outlines_core.
 """
 
 from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
+from localmem.backend.base import Backend
+from localmem.backend.llama_library import GrammarSampler, LlamaModel
 from localmem.backend.tokenizer import Attribute, Vocabulary
-from localmem.calls.grammar import CallGrammar
-from localmem.errors import BackendError
+from localmem.calls.frame import Frame
+from localmem.calls.gbnf import written
+from localmem.calls.grammar import CallGrammar, FunctionChoice, Schema, closed
+from localmem.calls.schema import fixed_values, references
+from localmem.calls.spec import FunctionSpec
+from localmem.errors import BackendError, LocalmemError
+from localmem.kernel.tokens import can_write
 
 Logits = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -117,6 +124,67 @@ class GuidanceConstraint:
         return bool(self._matcher.is_stopped())
 
 
+class GbnfEngine:
+    """Holds completions to a grammar with llama.cpp's own sampler.
+
+    Every token is sampled: it cannot tell which one is forced. A mask asks about each word of the vocabulary, which
+    takes some milliseconds, one token some hundredths of one.
+    """
+
+    def __init__(self, model: LlamaModel, vocabulary: Vocabulary) -> None:
+        self._model = model
+        self._eos = vocabulary.eos
+        # llama.cpp reads a control token as its text, which any string of JSON may hold.
+        self._tokens = np.array(
+            [
+                token
+                for token, attribute in enumerate(vocabulary.attributes)
+                if token == vocabulary.eos or not attribute & (Attribute.CONTROL | Attribute.UNKNOWN)
+            ],
+            np.int32,
+        )
+
+    def start(self, text: str) -> GbnfConstraint:
+        """A fresh sampler for a GBNF. Raises BackendError if it is not safe."""
+        return GbnfConstraint(GrammarSampler(self._model, text), self._tokens, self._eos)
+
+
+class GbnfConstraint:
+    """llama.cpp's grammar sampler behind our protocol."""
+
+    def __init__(self, sampler: GrammarSampler, tokens: np.ndarray[Any, np.dtype[np.int32]], eos: int) -> None:
+        self._sampler = sampler
+        self._tokens = tokens
+        self._eos = eos
+
+    def allows(self, token: int) -> bool:
+        return self._is_text(token) and self._sampler.allows(token)
+
+    def _is_text(self, token: int) -> bool:
+        place = int(np.searchsorted(self._tokens, token))
+        return place < len(self._tokens) and int(self._tokens[place]) == token
+
+    def mask(self, logits: Logits) -> None:
+        kept = np.zeros(len(self._tokens), np.float32)
+        self._sampler.mask(kept, self._tokens)
+        allowed = np.zeros(len(logits), dtype=bool)
+        allowed[self._tokens[np.isfinite(kept)]] = True
+        logits[~allowed] = -np.inf
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            if not self._is_text(token):
+                raise BackendError(f"the constraint refused token {token}: it is a control token")
+            self._sampler.accept(token)
+
+    def forced(self) -> list[int]:
+        return []
+
+    @property
+    def finished(self) -> bool:
+        return self._sampler.allows(self._eos)  # nothing of a call can follow its end
+
+
 class OutlinesEngine:
     """Compiles a call grammar with outlines_core: JSON Schema -> regular expression -> token index.
 
@@ -170,3 +238,60 @@ class OutlinesConstraint:
     @property
     def finished(self) -> bool:
         return bool(self._guide.is_finished()) and self._guide.get_tokens() in ([], [self._eos])
+
+
+_ANY_FRAME = Frame('{"name": "', '", "arguments": ', "}")
+
+
+def check_enforceable(function: FunctionSpec, backend: Backend) -> None:
+    """Raises LocalmemError, naming the parameter, for a function's schema that a completion could not be held to.
+
+    llguidance compiles each parameter, over single bytes, which needs no model; the vocabulary must spell each value
+    that is given, for one it cannot is a dead end; and the backend writes the whole as it would hold a call to it.
+    Where llguidance cannot be had, the last two decide alone.
+    """
+    for parameter, schema in function.parameters.get("properties", {}).items():
+        where = f"function {function.name!r}, parameter {parameter!r}"
+        whole = {**_definitions(function.parameters), **schema}
+        problem = _problem_of(whole)
+        if problem is not None:
+            raise LocalmemError(
+                f"{where}: no grammar can hold a call to it: {problem}",
+                "Say it with Literal, an Enum, a range, a pattern or a pydantic model, and check the rest in the "
+                "function.",
+            )
+        for value in fixed_values(_reached(schema, function.parameters)):
+            if not can_write(backend.tokenizer, written(value)):
+                raise LocalmemError(f"{where}: this model cannot spell {value!r}", "Use other characters for it.")
+    backend.write_grammar(CallGrammar(_ANY_FRAME, (FunctionChoice(function.name, function.parameters),)))
+
+
+def _reached(schema: Schema, parameters: Schema) -> list[Schema]:
+    """A parameter's schema and the definitions it leads to."""
+    reached: dict[str, Schema] = {}
+    todo = references(schema)
+    while todo:
+        label = todo.pop()
+        if label not in reached:
+            reached[label] = parameters["$defs"][label]
+            todo |= references(reached[label])
+    return [schema, *reached.values()]
+
+
+def _definitions(parameters: Schema) -> Mapping[str, Any]:  # Any: JSON
+    return {"$defs": parameters["$defs"]} if "$defs" in parameters else {}
+
+
+def _problem_of(schema: Schema) -> str | None:
+    """What llguidance has against a schema; None when it has nothing, or is not there."""
+    try:
+        from llguidance import LLMatcher, LLTokenizer
+    except ImportError:
+        return None
+    matcher = LLMatcher(LLTokenizer("byte"), f"start: %json {json.dumps(closed(schema))}\n", log_level=0)
+    if not matcher.is_error():
+        return None
+    said = matcher.get_error().strip().splitlines()
+    # An error of a pattern is told at its end: the lines before show where.
+    told = next((line for line in said if line.startswith("error: ")), said[0])
+    return told.removeprefix("error: ").removeprefix("at 1(8): failed to compile JSON schema: ")

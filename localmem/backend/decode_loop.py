@@ -155,7 +155,8 @@ class DecodeLoop:
 
 def closing_tokens(encode: Callable[[str], list[int]]) -> tuple[int, ...]:
     """Single tokens that end something, the most final first."""
-    texts = ('"}}\n', '"}}', '"}', '"', "}}\n", "}}", "}", "]", " false", "false", " 0", "0")
+    # The colon ends the scheme of an unfinished URI; in any other string the quote, which stands before it, is allowed.
+    texts = ('"}}\n', '"}}', '"}', '"', "}}\n", "}}", "}", "]", " null", "null", " false", "false", ":", " 0", "0")
     found = [ids[0] for ids in map(encode, texts) if len(ids) == 1]
     return tuple(dict.fromkeys(found))
 

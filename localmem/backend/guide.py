@@ -2,16 +2,18 @@
 
 It works on text, not on token ids, so it does not care how a vocabulary cuts a name. What it does not know (a user's
 own functions and blocks) keeps the probability the model gives it; the rest is dealt out anew among what it knows.
+Where a line to replace is chosen, lines that share words with the message weigh more: a model chooses by a line's first
+token, and what it is about comes later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from localmem.backend.constraint import Logits
-from localmem.calls.calibration import Choice, Guidance, Vector, beginnings
+from localmem.calls.calibration import Choice, Guidance, Vector, beginnings, replaceable
 from localmem.calls.grammar import CallGrammar
 
 _MOST_TOKENS = 512  # that may come next where a name is chosen; inside a text it is the whole vocabulary
@@ -27,6 +29,7 @@ class Guide:
         self._guidance = guidance
         self._piece = piece
         self._texts = {choice: text.encode() for choice, text in beginnings(grammar).items()}
+        self._lines = {line: [text.encode() for text in texts] for line, texts in replaceable(grammar).items()}
         self._scores: Mapping[Choice, float] = {}
         self._chosen: Choice | None = None
         self._model_heard = False
@@ -37,7 +40,7 @@ class Guide:
 
     def concerns(self, written: bytes) -> bool:
         """Whether more than one choice could still follow what is written."""
-        return sum(len(text) > len(written) and text.startswith(written) for text in self._texts.values()) > 1
+        return _open(written, self._texts.values()) > 1 or _open(written, self._line_texts()) > 1
 
     def weigh(self, written: bytes, logits: Logits, *, greedy: bool) -> None:
         """Change masked logits, in place, where the next token decides between choices that are known."""
@@ -45,7 +48,10 @@ class Guide:
         if not 1 < len(model) <= _MOST_TOKENS:
             return
         leads = {token: self.follow(written + self._piece([token])) for token in model}
-        known = {token: choices & self._scores.keys() for token, choices in leads.items()}
+        if all(leads.values()) and len(set(leads.values())) == 1 and _open(written, self._texts.values()) == 0:
+            self._weigh_lines(written, model, logits)
+            return
+        known = {token: frozenset(choices & self._scores.keys()) for token, choices in leads.items()}
         known = {token: choices for token, choices in known.items() if choices}
         if not known or (len(known) == len(model) and len(set(known.values())) == 1):
             return
@@ -55,6 +61,17 @@ class Guide:
             self._settle(known, ours, share, model, logits)
         else:
             _deal_out(known, ours, share, model, logits)
+
+    def _weigh_lines(self, written: bytes, model: Mapping[int, float], logits: Logits) -> None:
+        weights = self._guidance.lines
+        for token, value in model.items():
+            text = written + self._piece([token])
+            ahead = [weights.get(line, 0.0) for line, texts in self._lines.items() if _open(text, texts, whole=True)]
+            if ahead:
+                logits[token] = value + max(ahead)
+
+    def _line_texts(self) -> list[bytes]:
+        return [text for texts in self._lines.values() for text in texts]
 
     def follow(self, written: bytes) -> frozenset[Choice]:
         """The choices that a completion beginning so can still become, or has become."""
@@ -74,15 +91,28 @@ class Guide:
     def _settle(
         self, known: Leads, ours: Mapping[Choice, float], share: float, model: Mapping[int, float], logits: Logits
     ) -> None:
-        """Greedy: the likeliest choice as a whole, which need not be the likeliest next token, and no other."""
+        """Greedy: the likeliest choice as a whole, which need not be the likeliest next token, and no other.
+
+        A function of the user's own may be likelier, as the model sees it; then none of ours may come.
+        """
         chosen = self._chosen if self._chosen in ours else max(ours, key=lambda choice: ours[choice])
+        assert chosen is not None
         rival = max((value for token, value in model.items() if token not in known), default=-np.inf)
-        if chosen is None or share + ours[chosen] < rival:
-            return  # a function of the user's own is likelier, as the model sees it
+        if share + ours[chosen] < rival:
+            logits[list(known)] = -np.inf
+            return
         self._chosen = chosen
         for token in model:
             if chosen not in known.get(token, frozenset()):
                 logits[token] = -np.inf
+
+
+def _open(written: bytes, texts: Iterable[bytes], *, whole: bool = False) -> int:
+    """How many of `texts` go on from what is written; with `whole`, those that it holds already count too."""
+    return sum(
+        (len(text) > len(written) and text.startswith(written)) or (whole and written.startswith(text))
+        for text in texts
+    )
 
 
 def _deal_out(

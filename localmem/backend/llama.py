@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from localmem.backend.base import Completion, OnText, Sampling
-from localmem.backend.constraint import Constraint, GuidanceEngine, Logits
+from localmem.backend.constraint import Constraint, GbnfEngine, GuidanceEngine, Logits
 from localmem.backend.decode_loop import CLOSING_TOKENS, DecodeLoop, closing_tokens
 from localmem.backend.guide import Guide, best_towards, log_probabilities
 from localmem.backend.kv_cache import KVCache
@@ -30,8 +30,9 @@ from localmem.backend.llama_library import DecodeAborted, LlamaContext, LlamaMod
 from localmem.backend.placement import ALL_LAYERS, layers_on_gpu
 from localmem.backend.snapshots import SnapshotStore
 from localmem.backend.threads import LEAST_BATCH, Kind, ThreadGovernor, candidates
-from localmem.backend.tokenizer import Attribute, build_tokenizer
+from localmem.backend.tokenizer import Attribute, Vocabulary, build_tokenizer
 from localmem.calls.calibration import NO_CALIBRATION, Guidance, Outlook, Vector
+from localmem.calls.gbnf import write_gbnf
 from localmem.calls.grammar import CallGrammar
 from localmem.calls.prompt import Prompt
 from localmem.errors import BackendError
@@ -63,6 +64,7 @@ class LlamaOptions:
     type_k: str = "f16"
     type_v: str = "f16"
     flash_attention: str = "auto"
+    constraint: str = "llguidance"  # or gbnf: llama.cpp's own sampler, where llguidance cannot be had
     kv_shift: bool = False
     snapshots: Path | None = None
     snapshot_bytes: int = 0
@@ -109,7 +111,7 @@ class LlamaBackend:
         self.closers = closing_tokens(self.tokenizer.encode)
         self.cache = KVCache()
         self._context: LlamaContext | None = None
-        self._engine: GuidanceEngine | None = None
+        self._engine: GuidanceEngine | GbnfEngine | None = None
         self._shifts = False
         self._snapshots: SnapshotStore | None = None
         self._owner = ""
@@ -117,11 +119,14 @@ class LlamaBackend:
         """Spent inside llama.cpp's decode since the model was loaded."""
         self.threads = ThreadGovernor(reading=1, writing=1)
         if not counting_only:
-            self._prepare(len(vocabulary.texts))
+            self._prepare(vocabulary)
 
-    def _prepare(self, vocabulary_size: int) -> None:
+    def _prepare(self, vocabulary: Vocabulary) -> None:
         """What generating needs beyond counting: the constraint engine, the KV cache, its snapshots, threads."""
-        self._engine = GuidanceEngine(self._model.vocabulary_handle, vocabulary_size)
+        if self.options.constraint == "gbnf":
+            self._engine = GbnfEngine(self._model, vocabulary)
+        else:
+            self._engine = GuidanceEngine(self._model.vocabulary_handle, len(vocabulary.texts))
         self._context = make_context(self._model, self.window, self.options, flash_attention=self._flash_attention)
         self.cache = KVCache(self._context, can_cut=self._model.keeps_every_token)
         self._shifts = self.options.kv_shift and self._context.can_shift
@@ -278,7 +283,10 @@ class LlamaBackend:
             self._model.close()
 
     def write_grammar(self, grammar: CallGrammar) -> str:
-        """The grammar as llguidance gets it for this vocabulary."""
+        """The grammar as the engine gets it for this vocabulary: Lark, or GBNF. Raises LocalmemError for what GBNF
+        cannot say."""
+        if self.options.constraint == "gbnf":
+            return write_gbnf(grammar)
         return grammar.lark(self._encode_template, by_ids=self._spells_by_ids)
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import weakref
 from collections.abc import Generator, Sequence
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from localmem.backend.tokenizer import Attribute, Vocabulary
+from localmem.calls.gbnf_check import check_gbnf
 from localmem.errors import BackendError, ModelCorrupt
 from localmem.kernel.cancellation import Cancellation
 
@@ -196,6 +198,47 @@ class LlamaModel:
         if self._model:
             _library().llama_model_free(self._model)
             self._model = None
+
+
+class GrammarSampler:
+    """llama.cpp's own grammar sampler over a model's vocabulary: which token may come next under a GBNF.
+
+    Raises BackendError for a GBNF that is not safe or that llama.cpp refuses.
+    """
+
+    def __init__(self, model: LlamaModel, text: str) -> None:
+        check_gbnf(text)  # a bad one ends the process
+        library = _library()
+        _Log.lines = []
+        self._model = model  # keeps the vocabulary
+        self._sampler = library.llama_sampler_init_grammar(model.vocabulary_handle, text.encode(), b"root")
+        if not self._sampler:
+            raise BackendError(f"llama.cpp refuses the GBNF: {_Log.last_words() or 'no reason given'}")
+        weakref.finalize(self, library.llama_sampler_free, self._sampler)
+
+    def allows(self, token: int) -> bool:
+        logits = np.zeros(1, np.float32)
+        self.mask(logits, np.array([token], np.int32))
+        return bool(np.isfinite(logits[0]))
+
+    def mask(self, logits: np.ndarray[Any, np.dtype[np.float32]], tokens: np.ndarray[Any, np.dtype[np.int32]]) -> None:
+        """Set to -inf the logit of each of `tokens` that may not come next, in place; both of shape (n,)."""
+        library = _library()
+        candidates = np.zeros(len(tokens), _CANDIDATE)
+        candidates["id"], candidates["logit"] = tokens, logits
+        pointer = candidates.ctypes.data_as(ctypes.POINTER(library.llama_token_data))
+        array = library.llama_token_data_array(data=pointer, size=len(tokens), selected=-1, sorted=False)
+        library.llama_sampler_apply(self._sampler, ctypes.byref(array))
+        logits[np.isneginf(candidates["logit"])] = -np.inf
+
+    def accept(self, token: int) -> None:
+        """Move on past `token`. Raises BackendError if it is not allowed: llama.cpp would end the process."""
+        if not self.allows(token):
+            raise BackendError(f"the constraint refused token {token}")
+        _library().llama_sampler_accept(self._sampler, token)
+
+
+_CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
 
 
 class LlamaContext:

@@ -86,15 +86,16 @@ def prove(
         while True:
             with situation(case, cast("Backend", forcing), settings, profile) as agent:
                 step = decide(agent, case)
-            made = step.call
+            wanted = forcing.offered[forcing.turn]
+            made = step.call if step.call is not None and step.call.name == wanted else None
             tally.calls += 1
             tally.parsed += made is not None
             tally.valid += is_valid(made, functions)
-            tally.executable += step.result.ok
+            tally.executable += made is not None and step.result.ok
             tally.finished += forcing.finish_reason == "stop"
             if not (step.result.ok and is_valid(made, functions)) and len(tally.failures) < 20:
                 written = "" if made is None else json.dumps({made.name: dict(made.arguments)}, ensure_ascii=False)
-                tally.failures.append(f"{case.id}, {forcing.offered[forcing.turn]}: {step.result.text} {written}")
+                tally.failures.append(f"{case.id}, {wanted}: {step.result.text} {written}")
             if on_call is not None:
                 on_call()
             forcing.turn += 1

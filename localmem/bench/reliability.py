@@ -71,7 +71,7 @@ def run(
         "state": backend,
         "tuned": backend,
     }
-    for group in _groups(arms):  # arms of one prompt go case by case, so that it is read once
+    for group in _groups(arms, alike=replace(tuned, calibration=None) == plain):
         for case in ordered(cases):
             for arm in group:
                 outcome = journal.known(arm, case)
@@ -138,9 +138,10 @@ def is_valid(call: FunctionCall | None, functions: Mapping[str, Schema]) -> bool
     return Draft202012Validator(schema).is_valid(dict(call.arguments))
 
 
-def _groups(arms: Sequence[Arm]) -> list[list[Arm]]:
-    shared: list[Arm] = [arm for arm in arms if arm != "tuned"]
-    own: list[Arm] = [arm for arm in arms if arm == "tuned"]
+def _groups(arms: Sequence[Arm], *, alike: bool) -> list[list[Arm]]:
+    """Arms that share a prompt: they go case by case, so that it is read once."""
+    shared: list[Arm] = [arm for arm in arms if alike or arm != "tuned"]
+    own: list[Arm] = [arm for arm in arms if not alike and arm == "tuned"]
     return [group for group in (shared, own) if group]
 
 

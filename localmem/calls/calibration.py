@@ -15,7 +15,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ Vector = np.ndarray[Any, np.dtype[np.float32]]
 """A hidden state, shape (features,), or scores, shape (choices,)."""
 
 LABEL = "label"
+OLD_CONTENT = "old_content"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,8 @@ class Guidance:
 
     calibration: Calibration
     signs: Vector
+    lines: Mapping[str, float] = field(default_factory=dict[str, float])
+    """What each line that can be replaced weighs beside the model's log-probability."""
 
     def fits(self, hidden_size: int) -> bool:
         """Whether the calibration is one of a model with hidden states of that size."""
@@ -142,6 +145,22 @@ def beginnings(grammar: CallGrammar) -> dict[Choice, str]:
             found[Choice(offered.name, label)] = f"{head}{{{json.dumps(LABEL)}: {json.dumps(label, ensure_ascii=False)}"
         if not labels:
             found[Choice(offered.name)] = head.rstrip(" ")
+    return found
+
+
+def replaceable(grammar: CallGrammar) -> dict[str, list[str]]:
+    """The lines a call may replace, each with the texts a completion that replaces it begins with."""
+    found: dict[str, list[str]] = {}
+    for offered in grammar.choices:
+        head = grammar.frame.before + offered.name + grammar.frame.between
+        for alternative in offered.parameters.get("anyOf", [offered.parameters]):
+            properties = alternative.get("properties", {})
+            if list(properties)[:2] != [LABEL, OLD_CONTENT]:
+                continue
+            for label in _labels(alternative):
+                for line in properties[OLD_CONTENT].get("enum", []):
+                    place = json.dumps({LABEL: label, OLD_CONTENT: line}, ensure_ascii=False).removesuffix("}")
+                    found.setdefault(line, []).append(head + place)
     return found
 
 

@@ -1,12 +1,13 @@
 """The grammar of one step: which functions may be called now, with which arguments.
 
 Pure. Made from schemas that the live memory state has already narrowed (`memory/functions.py`), and written out in
-three forms: Lark for llguidance, JSON Schema for outlines and for readers, GBNF for llama.cpp's own sampler.
+two forms: Lark for llguidance, JSON Schema for outlines and for readers. `calls/gbnf.py` writes a third, for llama.cpp.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +17,17 @@ from localmem.calls.frame import Frame
 Schema = Mapping[str, Any]
 """JSON Schema, as outlines and llguidance read it. Any: JSON."""
 
+# A JSON string without \u escapes: what can be written as it is has one spelling.
+_CHARACTER_STRING = r'"([^"\\\x00-\x1f\x7f]|\\["\\bfnrt]){{{low},{high}}}"'
+
 # One canonical layout: free whitespace is where small models get lost (oMLX #2990).
 _LAYOUT = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
+
+_SCHEMAS_BY_NAME = ("properties", "patternProperties", "$defs")
+LARGEST = 999_999_999_999_999
+"""Of an integer or a number without a bound of its own, either way."""
+DECIMAL = 0.000001
+"""What a number is a multiple of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +59,7 @@ class CallGrammar:
             gap = '" " ' if self.frame.between.endswith(" ") else ""
             spelled = _tokens(encode(head)) if by_ids else json.dumps(head, ensure_ascii=False)
             rules.append(f"call_{index}: {spelled} {gap}arguments_{index} tail")
-            rules.append(f"arguments_{index}: %json {json.dumps({**choice.parameters, **_LAYOUT})}")
+            rules += _arguments(f"arguments_{index}", closed(choice.parameters))
         after = self.frame.after
         rules.append("tail: " + (_tail(after, encode) if by_ids else json.dumps(after, ensure_ascii=False)))
         return "\n".join(rules) + "\n"
@@ -59,7 +69,7 @@ class CallGrammar:
         definitions: dict[str, Any] = {}
         calls: list[dict[str, Any]] = []
         for choice in self.choices:
-            parameters = _referring(dict(choice.parameters), choice.name)
+            parameters = _referring(closed(choice.parameters), choice.name)
             for label, definition in parameters.pop("$defs", {}).items():
                 definitions[f"{choice.name}.{label}"] = definition
             calls.append(
@@ -72,6 +82,84 @@ class CallGrammar:
             )
         union = calls[0] if len(calls) == 1 else {"anyOf": calls}
         return {"$defs": definitions, **union} if definitions else union
+
+
+def closed(schema: Any) -> Any:  # Any: JSON
+    """A schema whose numbers end: a model may write digits for ever.
+
+    An integer without a bound has at most 15 digits, which any JSON reader keeps exactly; a number beside that at most
+    six decimals and no exponent. Here and not in the function's own schema: there, multiples of a millionth would be
+    checked in floating point.
+
+    >>> closed({"type": "integer", "minimum": 1})
+    {'type': 'integer', 'minimum': 1, 'maximum': 999999999999999}
+    """
+    if isinstance(schema, list):
+        return [closed(item) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    found: dict[str, Any] = {
+        key: {name: closed(inner) for name, inner in value.items()}
+        if key in _SCHEMAS_BY_NAME
+        else value
+        if key in ("enum", "const")
+        else closed(value)
+        for key, value in schema.items()
+    }
+    kinds = [found["type"]] if isinstance(found.get("type"), str) else found.get("type", [])
+    if {"enum", "const"} & found.keys() or not {"integer", "number"} & set(kinds):
+        return found
+    if "number" in kinds:
+        found.setdefault("multipleOf", DECIMAL)
+    if not {"minimum", "exclusiveMinimum"} & found.keys():
+        found["minimum"] = -max(LARGEST, -10 * found.get("maximum", found.get("exclusiveMaximum", 0)))
+    if not {"maximum", "exclusiveMaximum"} & found.keys():
+        found["maximum"] = max(LARGEST, 10 * found.get("minimum", found.get("exclusiveMinimum", 0)))
+    return found
+
+
+def _arguments(rule: str, schema: Schema) -> list[str]:
+    """Lark for an object schema. llguidance's JSON knows no `not`: an object with one is written out, property by
+    property, and a string that must not be some others is a difference of regular expressions."""
+    if not _has_not(schema):
+        return [f"{rule}: %json {json.dumps({**schema, **_LAYOUT})}"]
+    # All alternatives alike: the longest lexeme wins, so one in `%json` beside one written out would never be entered.
+    alternatives = [_written_out(f"{rule}_{i}", one) for i, one in enumerate(schema.get("anyOf", [schema]))]
+    union = " | ".join(f"{rule}_{i}" for i in range(len(alternatives)))
+    return [f"{rule}: {union}", *(line for lines in alternatives for line in lines)]
+
+
+def _written_out(rule: str, schema: Schema) -> list[str]:
+    definitions = {"$defs": schema["$defs"]} if "$defs" in schema else {}
+    parts: list[str] = []
+    below: list[str] = []
+    for number, (name, value) in enumerate(schema["properties"].items()):
+        part = f"{rule}_{number}"
+        if "not" in value:
+            part = part.upper()
+            below.append(f"{part}: {_string_but(value)}")
+        else:
+            below.append(f"{part}: %json {json.dumps({**definitions, **value, **_LAYOUT})}")
+        key = f"{', ' if number else '{'}{json.dumps(name, ensure_ascii=False)}: "
+        parts += [json.dumps(key, ensure_ascii=False), part]
+    return [f"{rule}: {' '.join(parts)} {json.dumps('}')}", *below]
+
+
+def _has_not(schema: Schema) -> bool:
+    values = [value for one in schema.get("anyOf", [schema]) for value in one.get("properties", {}).values()]
+    return any("not" in value for value in values)
+
+
+def _string_but(schema: Schema) -> str:
+    """A JSON string as a Lark terminal: any but those in its `not`, each spelled the one way the terminal knows."""
+    low, high = schema.get("minLength", 0), schema.get("maxLength", "")
+    spelled = "|".join(map(_literal, schema["not"]["enum"]))
+    return f"/{_CHARACTER_STRING.format(low=low, high=high)}/ & ~/({spelled})/"
+
+
+def _literal(text: str) -> str:
+    """A JSON string as a regular expression between slashes that matches it alone."""
+    return re.sub(r"([\\.+*?()|\[\]{}^$/])", r"\\\1", json.dumps(text, ensure_ascii=False))
 
 
 def _referring(schema: Any, owner: str) -> Any:  # Any: JSON

@@ -8,21 +8,27 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic.errors import PydanticUserError
+from pydantic_core import SchemaError
+
 from localmem.calls.frame import HEARTBEAT, THOUGHT
 from localmem.calls.grammar import Schema
+from localmem.calls.schema import hold, label_of
 from localmem.errors import LocalmemError
 
-_DEFAULT_TEXT_CHARACTERS = 400
-"""A string with no length of its own could fill the window: user functions get this unless they say otherwise."""
+# What pydantic raises for a type it cannot describe; anything else is from the user's own code, and theirs to see.
+_UNREADABLE = (PydanticUserError, SchemaError, NameError, TypeError, ValueError, AssertionError, RuntimeError)
 
-# What the constraint engine knows; it refuses a grammar with any other. pydantic checks the rest when it converts.
-_FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"})
-_DROPPED = frozenset({"title", "default", "uniqueItems", "writeOnly"})
+# Core types of pydantic whose JSON Schema says less than pydantic asks for, and what to write instead.
+_BLIND = {
+    "decimal": "Take a float, an int of the smallest unit, or a str with a pattern, and convert it in the function.",
+    "complex": "Take two floats.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +49,9 @@ class FunctionSpec:
 
     def compact_tool(self) -> dict[str, Any]:
         """The function in a quarter of the tokens, for templates that print it as it is: plain types by their name."""
-        parameters = {
-            name: schema.get("type", schema) if _is_plain(schema) else schema
-            for name, schema in self.parameters.get("properties", {}).items()
-        }
+        definitions = self.parameters.get("$defs", {})
+        properties: Mapping[str, Schema] = self.parameters.get("properties", {})
+        parameters = {name: _shown(schema, definitions, above=()) for name, schema in properties.items()}
         return {"name": self.name, "description": self.description, "parameters": parameters}
 
     def signature(self) -> str:
@@ -56,6 +61,30 @@ class FunctionSpec:
 
 def _is_plain(schema: Schema) -> bool:
     return set(schema) <= {"type", "minLength", "maxLength", "minimum", "maximum", "format"}
+
+
+def _shown(schema: Schema, definitions: Mapping[str, Schema], *, above: tuple[str, ...]) -> object:
+    """A schema for reading: a plain type by its name, an object by its fields, a list by what it holds.
+
+    A definition that holds itself is named where it comes again; `above` are those it stands in.
+    """
+    if "$ref" in schema:
+        label = label_of(schema["$ref"])
+        return label if label in above else _shown(definitions[label], definitions, above=(*above, label))
+    if _is_plain(schema):
+        return schema.get("type", schema)
+    if "properties" in schema:
+        return {name: _shown(inner, definitions, above=above) for name, inner in schema["properties"].items()}
+    if "patternProperties" in schema:
+        [values] = schema["patternProperties"].values()
+        return {"any key": _shown(values, definitions, above=above)}
+    if "prefixItems" in schema:
+        return [_shown(inner, definitions, above=above) for inner in schema["prefixItems"]]
+    if "items" in schema:
+        return [_shown(schema["items"], definitions, above=above)]
+    if "anyOf" in schema:
+        return {"anyOf": [_shown(inner, definitions, above=above) for inner in schema["anyOf"]]}
+    return schema
 
 
 def load_declarations(path: Path) -> dict[str, tuple[str, Schema]]:
@@ -68,6 +97,8 @@ def from_python(function: Callable[..., object]) -> FunctionSpec:
     """A spec of a typed Python function; its docstring's first paragraph tells the model what it is for.
 
     Raises LocalmemError, when the function is registered and not when it is called, for what no grammar can enforce.
+    `backend.constraint.check_enforceable` then compiles what is left. A type's own validators run when it is called:
+    what they refuse is told to the model.
     """
     name = getattr(function, "__name__", "")
     if not name.isidentifier():
@@ -93,50 +124,88 @@ def _signature(function: Callable[..., object], name: str) -> inspect.Signature:
             )
         if parameter.annotation is parameter.empty:
             raise LocalmemError(
-                f"function {name!r}: parameter {parameter.name!r} has no type",
+                f"function {name!r}, parameter {parameter.name!r}: it has no type",
                 f"Write {parameter.name}: str, int, float, bool, Literal[...], list[...] or a pydantic model.",
             )
+        if type(parameter.default).__name__ == "FieldInfo":
+            raise LocalmemError(
+                f"function {name!r}, parameter {parameter.name!r}: a Field as its default is not looked at",
+                f"Write {parameter.name}: Annotated[TYPE, Field(...)].",
+            )
         if parameter.name in (HEARTBEAT, THOUGHT):
-            raise LocalmemError(f"function {name!r}: {parameter.name!r} is localmem's own", "Rename the parameter.")
+            raise LocalmemError(
+                f"function {name!r}, parameter {parameter.name!r}: the name is localmem's own", "Rename the parameter."
+            )
     return signature
 
 
 def _schema(function: Callable[..., object], signature: inspect.Signature, name: str) -> Schema:
+    try:
+        schema = _read(function.__name__, signature)
+    except _UNREADABLE as error:
+        raise _culprit(signature, name, error) from error
+    held = hold(schema, f"function {name!r}")
+    for parameter in signature.parameters.values():
+        _check_seen(parameter, f"function {name!r}, parameter {parameter.name!r}")
+    return held
+
+
+def _read(name: str, signature: inspect.Signature) -> dict[str, Any]:  # Any: JSON
     from outlines.types.utils import get_schema_from_signature
-    from pydantic.errors import PydanticUserError
 
     def stand_in(**_arguments: object) -> None: ...
 
-    stand_in.__name__ = function.__name__
+    stand_in.__name__ = name
     stand_in.__signature__ = signature  # type: ignore[attr-defined]  # outlines reads it with its types resolved
-    try:
-        schema = get_schema_from_signature(stand_in)
-    except PydanticUserError as error:
-        raise LocalmemError(
-            f"function {name!r}: a parameter's type has no JSON Schema ({error.message.splitlines()[0]})",
-            "Use str, int, float, bool, Literal, Enum, list, dict or a pydantic model.",
-        ) from error
-    schema = _tidy(schema)
-    schema.setdefault("properties", {})
-    schema["required"] = list(schema["properties"])  # small models do better with every argument, in order
-    schema["additionalProperties"] = False
-    return schema
+    return get_schema_from_signature(stand_in)
 
 
-def _tidy(schema: Any) -> Any:  # Any: JSON
-    """Titles, defaults and what no grammar can hold dropped, strings bounded."""
-    if isinstance(schema, list):
-        return [_tidy(item) for item in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    tidy = {
-        key: {name: _tidy(item) for name, item in value.items()} if key in ("properties", "$defs") else _tidy(value)
-        for key, value in schema.items()
-        if key not in _DROPPED and not (key == "format" and value not in _FORMATS)
-    }
-    if tidy.get("type") == "string" and not {"enum", "const", "pattern", "format", "maxLength"} & set(tidy):
-        tidy["maxLength"] = _DEFAULT_TEXT_CHARACTERS
-    return tidy
+def _culprit(signature: inspect.Signature, name: str, error: Exception) -> LocalmemError:
+    """The error of a signature that has no schema, naming the first parameter that has none alone."""
+    where = f"function {name!r}"
+    for parameter in signature.parameters.values():
+        try:
+            _read(name, signature.replace(parameters=[parameter]))
+        except _UNREADABLE as alone:
+            where, error = f"{where}, parameter {parameter.name!r}", alone
+            break
+    said = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    reason = said[-1 if isinstance(error, SchemaError) else 0] if said else type(error).__name__
+    hint = "Use str, int, float, bool, Literal, Enum, list, dict[str, ...], a dataclass or a pydantic model."
+    if isinstance(error, SchemaError) and "regex" in str(error):
+        hint = "Write the pattern without look-around and back-references."
+    return LocalmemError(f"{where}: its type has no JSON Schema ({reason})", hint)
+
+
+def _check_seen(parameter: inspect.Parameter, where: str) -> None:
+    """Raises LocalmemError for a type whose JSON Schema admits what pydantic then refuses."""
+    from pydantic import ConfigDict, create_model
+
+    alone = create_model(
+        "alone", __config__=ConfigDict(arbitrary_types_allowed=True), value=(parameter.annotation, ...)
+    )
+    for inner in _core_schemas(alone.__pydantic_core_schema__):
+        kind = inner["type"]
+        if kind in _BLIND:
+            raise LocalmemError(f"{where}: no grammar can hold a call to a {kind}", _BLIND[kind])
+        if kind == "dict" and inner.get("keys_schema", {}).get("type", "str") != "str":
+            raise LocalmemError(
+                f"{where}: the keys of a JSON object are text",
+                "Take dict[str, ...], or a list of pairs: list[tuple[int, str]].",
+            )
+
+
+def _core_schemas(schema: object) -> Iterator[dict[str, Any]]:  # Any: pydantic's own description of a type
+    """Every part of a core schema that describes a type."""
+    if isinstance(schema, dict):
+        if isinstance(schema.get("type"), str):
+            yield schema
+        for key, value in schema.items():
+            if key not in ("metadata", "serialization"):
+                yield from _core_schemas(value)
+    elif isinstance(schema, (list, tuple)):
+        for item in schema:
+            yield from _core_schemas(item)
 
 
 def _checked(function: Callable[..., object]) -> Callable[..., object]:

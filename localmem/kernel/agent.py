@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from localmem.backend.base import Backend, Completion, Sampling
+from localmem.backend.constraint import check_enforceable
 from localmem.calls.calibration import Calibration, Guidance, fingerprint
 from localmem.calls.examples import ExampleExchange, encode_examples
 from localmem.calls.frame import Frame
@@ -26,18 +26,20 @@ from localmem.calls.stream import ReplyStream
 from localmem.errors import ChainLimit, ContextTooSmall, FunctionError, Interrupted, LocalmemError
 from localmem.kernel.budget import Budget
 from localmem.kernel.cancellation import Cancellation
+from localmem.kernel.chain import Chain
 from localmem.kernel.events import DocumentUploaded, Event, Login, MemoryPressure, TimerFired, UserMessage
 from localmem.kernel.executor import execute, parse
 from localmem.kernel.idle import IdleWork
 from localmem.kernel.messages import FAILURE, FunctionCall, FunctionResult, Kind, Step, Usage
 from localmem.kernel.queue_manager import OPENS_EXCHANGE, QueueManager
+from localmem.kernel.rules import ToolRules
 from localmem.kernel.scheduler import missed_until, next_due
 from localmem.kernel.tokens import clean
 from localmem.memory.archival import Archival
 from localmem.memory.functions import EDITS, SEARCHES, MemoryFunctions, Phase, is_question
 from localmem.memory.main_context import MainContext, Prefix
 from localmem.memory.recall import Recall
-from localmem.memory.signs import SIGNS, Vector, signs
+from localmem.memory.signs import SIGNS, Vector, line_weights, signs
 from localmem.memory.summary import Summarizer
 from localmem.memory.working_context import Block, WorkingContext
 from localmem.storage.agent_store import AgentRow, AgentStore, Author, BlockRow, InferenceRow, SummaryRow, TimerRow
@@ -48,8 +50,11 @@ OnReply = Callable[[str], None]
 
 _RESULT_SHARE = 0.12  # of the window: what a function's result may take
 _PRESSURE_STEPS = 3  # what a memory-pressure warning may cost
-_MOST_CALLS = 3  # of one function an event: a small model may repeat a call that works until its steps are spent
 _WAKING: tuple[Kind, ...] = ("user_message", "timer", "memory_pressure")  # other events are noted, and wait for one
+_PROMISED = (
+    "You told the user that it is saved, but you have called no function that saves. Save now what the user said, or "
+    "call nothing_to_save."
+)
 _STOPPED = " […]"  # ends a reply the user interrupted
 
 
@@ -67,6 +72,7 @@ class AgentOptions:
     frame: str = "native"
     thought: bool = False
     calibration: Calibration | None = None
+    rules: ToolRules = ToolRules()
     summary_tokens: int = 300
     max_steps: int = 8
     max_tokens_per_event: int = 2048
@@ -125,12 +131,15 @@ class Agent:
 
     # -- what a program uses -------------------------------------------------------------------------------------
 
-    def send(self, text: str, *, on_reply: OnReply | None = None) -> Iterator[Step]:
-        """Give the agent a user's message; yields its steps. `on_reply` gets the reply as it is written."""
-        return self.handle(UserMessage(text), on_reply=on_reply)
+    def send(self, text: str, *, rules: ToolRules | None = None, on_reply: OnReply | None = None) -> Iterator[Step]:
+        """Give the agent a user's message; yields its steps. `on_reply` gets the reply as it is written, `rules` stand
+        in for the agent's own this once."""
+        return self.handle(UserMessage(text), rules=rules, on_reply=on_reply)
 
-    def handle(self, event: Event, *, on_reply: OnReply | None = None) -> Iterator[Step]:
-        """Run the processor on `event` until it yields.
+    def handle(
+        self, event: Event, *, rules: ToolRules | None = None, on_reply: OnReply | None = None
+    ) -> Iterator[Step]:
+        """Run the processor on `event` until it yields; `rules` stand in for the agent's own this once.
 
         Raises ChainLimit when the steps are used up without an answer, LocalmemError when another event is being
         handled, BackendError and StorageError as they come; everything written so far is kept.
@@ -141,7 +150,7 @@ class Agent:
         self._cancellation.clear()
         try:
             self.note(event)
-            yield from self._run(_Chain(event.kind, event.text), on_reply)
+            yield from self._run(Chain(event.kind, event.text, rules or self.options.rules), on_reply)
             self.queue_manager.forget_failures()
             if self.queue_manager.warning_due and not self._cancellation.cancelled:
                 yield from self._warn()
@@ -230,6 +239,7 @@ class Agent:
         spec = from_python(function)
         if spec.name in self._memory_functions.specs:
             raise LocalmemError(f"{spec.name!r} is a function of localmem itself", "Give yours another name.")
+        check_enforceable(spec, self.backend)
         self.wake()
         before = dict(self._own_functions)
         self._own_functions[spec.name] = spec
@@ -369,51 +379,68 @@ class Agent:
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
-    def _run(self, chain: _Chain, on_reply: OnReply | None) -> Iterator[Step]:
+    def _run(self, chain: Chain, on_reply: OnReply | None) -> Iterator[Step]:
         """The steps of an event that stands in the queue."""
-        return self._save_what_matters() if chain.kind == "memory_pressure" else self._deal_with(chain, on_reply)
+        return self._save_what_matters(chain) if chain.kind == "memory_pressure" else self._deal_with(chain, on_reply)
 
-    def _unfinished(self) -> _Chain | None:
+    def _unfinished(self) -> Chain | None:
         """The newest event, when it wakes the processor and nothing, or a result, is the last thing that came of it."""
         queue = self.main_context.queue
         start = max((i for i, message in enumerate(queue) if message.kind in OPENS_EXCHANGE), default=None)
         if start is None or queue[start].kind not in _WAKING or (queue[-1].kind != "result" and len(queue) > start + 1):
             return None
-        calls = Counter(message.text.partition("(")[0] for message in queue[start:] if message.kind == "call")
-        return _Chain(queue[start].kind, queue[start].text, calls)
+        chain = Chain(queue[start].kind, queue[start].text, self.options.rules)
+        for message, following in zip(queue[start:], queue[start + 1 :], strict=False):
+            if message.kind == "call" and following.kind == "result":
+                result = FunctionResult(not following.text.startswith(FAILURE), following.text)
+                try:
+                    chain.add(self.frame.parse(message.content), result)
+                except FunctionError:  # what was written was no call
+                    chain.add(None, result)
+        return chain
 
-    def _deal_with(self, chain: _Chain, on_reply: OnReply | None) -> Iterator[Step]:
+    def _deal_with(self, chain: Chain, on_reply: OnReply | None) -> Iterator[Step]:
         """Steps until the event is dealt with."""
         must_answer = chain.kind == "user_message"
-        failed: FunctionCall | None = None
         barred = set(EDITS) if must_answer and is_question(chain.text) else set[str]()  # a question: nothing to save
         spent = 0
         last = False
-        for number in range(chain.calls.total(), self.options.max_steps):
-            last = last or number == self.options.max_steps - 1 or spent >= self.options.max_tokens_per_event
-            worn_out = {name for name, times in chain.calls.items() if times >= _MOST_CALLS} - {"send_message"}
+        while chain.steps < self.options.max_steps:
+            last = last or chain.steps == self.options.max_steps - 1 or spent >= self.options.max_tokens_per_event
             step = self._step(
+                chain,
                 "last" if last and must_answer else "all",
                 # A user's message is always run on until it is answered: there is nothing for the model to ask for.
                 heartbeat=not must_answer,
-                without=barred | worn_out,
+                without=barred,
                 on_reply=on_reply,
             )
             spent += step.usage.generated_tokens
-            chain.calls[step.call.name if step.call else ""] += 1
+            chain.add(step.call, step.result)
             yield step
-            if self._cancellation.cancelled or step.reply is not None:
+            if self._cancellation.cancelled:
+                return
+            if step.reply is not None:
+                if must_answer and chain.broken_promise(step.reply):
+                    yield from self._keep_promise(chain)
                 return
             if not must_answer and (last or not _goes_on(step)):
                 return
-            if not step.result.ok and step.call is not None:
-                last = last or step.call == failed  # the same call failed twice: no third time
-                failed = step.call
+            last = last or chain.repeats_a_failure
         if must_answer:
             raise ChainLimit(
                 f"{self.options.max_steps} steps brought no answer",
                 "Everything so far is kept; say it again, or raise max_steps.",
             )
+
+    def _keep_promise(self, chain: Chain) -> Iterator[Step]:
+        """The reply said that something was saved, and nothing was: one more step, to make it true."""
+        if not self._memory_functions.newest_statements():
+            return
+        self.queue_manager.append("system", "system_message", _PROMISED)
+        step = self._step(chain, "promised", heartbeat=False)
+        chain.add(step.call, step.result)
+        yield step
 
     def _warn(self) -> Iterator[Step]:
         """The memory-pressure event: the model saves what matters, before anything has to leave."""
@@ -421,17 +448,24 @@ class Agent:
         with self._undone_together():
             self.queue_manager.set_warned(True)
             self.note(MemoryPressure(context.tokens, budget.flush_tokens))
-        yield from self._save_what_matters()
+        yield from self._save_what_matters(Chain("memory_pressure", ""))
 
-    def _save_what_matters(self) -> Iterator[Step]:
+    def _save_what_matters(self, chain: Chain) -> Iterator[Step]:
         for _ in range(_PRESSURE_STEPS):
-            step = self._step("edits", heartbeat=True)
+            step = self._step(chain, "edits", heartbeat=True)
+            chain.add(step.call, step.result)
             yield step
             if self._cancellation.cancelled or not step.result.ok or not _goes_on(step):
                 return
 
     def _step(
-        self, phase: Phase, *, heartbeat: bool, without: Collection[str] = (), on_reply: OnReply | None = None
+        self,
+        chain: Chain,
+        phase: Phase,
+        *,
+        heartbeat: bool,
+        without: Collection[str] = (),
+        on_reply: OnReply | None = None,
     ) -> Step:
         """One inference, its call carried out, all of it written in one transaction."""
         try:
@@ -439,6 +473,7 @@ class Agent:
         except Interrupted:
             return Step(None, FunctionResult(False, "Stopped by the user."), Usage())
         grammar = self.grammar(phase, heartbeat=heartbeat, without=without)
+        grammar = replace(grammar, choices=chain.narrow(grammar.choices))
         stream = ReplyStream(self.frame, on_reply) if on_reply is not None else None
         prompt = self.main_context.prompt()
         completion = self.backend.complete(
@@ -446,7 +481,7 @@ class Agent:
             grammar=grammar,
             sampling=self.options.sampling,
             max_tokens=self.options.budget.reserve,
-            guidance=None if self.calibration is None else Guidance(self.calibration, self.signs()),
+            guidance=self._guidance(chain),
             on_text=stream.feed if stream is not None else None,
             owner=self.owner,
             cancellation=self._cancellation,
@@ -461,6 +496,12 @@ class Agent:
         if stream is not None and step.reply is not None and on_reply is not None:
             on_reply(step.reply[len(stream.sent) :])
         return step
+
+    def _guidance(self, chain: Chain) -> Guidance | None:
+        if self.calibration is None:
+            return None
+        lines = [line for block in self.working_context.blocks for line in block.lines]
+        return Guidance(self.calibration, self.signs(), line_weights(chain.text, lines))
 
     def _carry_out(self, completion: Completion, allowed: list[str]) -> Step:
         if completion.finish_reason == "cancelled":
@@ -645,15 +686,6 @@ class Agent:
                 prompt=text,
             )
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Chain:
-    """An event, and how often each function has been called for it."""
-
-    kind: Kind
-    text: str
-    calls: Counter[str] = field(default_factory=Counter[str])
 
 
 def _goes_on(step: Step) -> bool:

@@ -33,8 +33,11 @@ EDITS = ("core_memory_append", "core_memory_replace", "archival_memory_insert")
 NOTHING = "nothing_to_save"
 """The answer to a memory-pressure warning that has nothing to add: forced to save, a small model makes facts up."""
 
-Phase = Literal["all", "edits", "last"]
-"""Which functions a step offers: all, only those that save, or only the answer."""
+Phase = Literal["all", "edits", "promised", "last"]
+"""Which functions a step offers: all, those that save before messages leave, those that make a promise true, or only
+the answer."""
+
+_SAVING: tuple[Phase, ...] = ("edits", "promised")
 
 PAGE_SIZE = 5  # paper: pages of five results
 _FACT_CHARACTERS = 240
@@ -118,7 +121,7 @@ class MemoryFunctions:
         """The functions of a step, in the order they are declared; `own` are the user's."""
         offered = [
             (self.specs[name], schema)
-            for name, narrow in {**self._narrowings(), **(self._saving() if phase == "edits" else {})}.items()
+            for name, narrow in {**self._narrowings(), **(self._saving(phase) if phase in _SAVING else {})}.items()
             if name in self.specs
             and _in_phase(name, phase)
             and name not in without
@@ -152,10 +155,10 @@ class MemoryFunctions:
             NOTHING: _object,
         }
 
-    def _saving(self) -> dict[str, Callable[[], Schema | None]]:
-        """The schemas of a memory-pressure step. What can be added is what the user said in the messages that will
-        leave, word for word: asked to write freely, a small model makes facts up."""
-        said = self.unsaved_statements()
+    def _saving(self, phase: Phase) -> dict[str, Callable[[], Schema | None]]:
+        """The schemas of a step that is to save. What can be added is what the user said, word for word: asked to write
+        freely, a small model makes facts up."""
+        said = self.unsaved_statements() if phase == "edits" else self.newest_statements()
         return {
             "core_memory_append": lambda: self._append_schema({"enum": said}) if said else None,
             "core_memory_replace": lambda: None,
@@ -165,10 +168,18 @@ class MemoryFunctions:
     def unsaved_statements(self) -> list[str]:
         """What the user stated in the older half of the queue and no block holds yet, oldest first."""
         queue = self._visible()
+        return self._unsaved(queue[: len(queue) // 2 + 1])
+
+    def newest_statements(self) -> list[str]:
+        """What the user stated last and no block holds yet."""
+        spoken = [message for message in self._visible() if message.kind == "user_message"]
+        return self._unsaved(spoken[-1:])
+
+    def _unsaved(self, messages: Sequence[Message]) -> list[str]:
         known = [line for block in self._working_context().blocks for line in block.lines]
         sentences = dict.fromkeys(
             sentence
-            for message in queue[: len(queue) // 2 + 1]
+            for message in messages
             if message.kind == "user_message"
             for sentence in statements(message.text)
             if len(sentence) <= _FACT_CHARACTERS and self._can_write(sentence)
@@ -257,20 +268,24 @@ class MemoryFunctions:
 
     def archival_memory_search(self, query: str, page: int = 1) -> str:
         found = self._archival.search(query, page=max(0, page - 1), page_size=PAGE_SIZE)
-        if not found.total:
-            return (
-                f"Nothing found for {query!r} in {self._archival.count()} passages. Try other or fewer words, or "
-                "conversation_search."
-            )
-        return self._show(found, [_passage_row(passage) for passage in found.items], query)
+        if found.total:
+            return self._show(found, [_passage_row(passage) for passage in found.items], query)
+        nothing = f"Nothing found for {query!r} in {self._archival.count()} passages."
+        # A search is widened here: to look in the other store is more than a small model thinks of.
+        older = self._recall.search(query, page_size=PAGE_SIZE, exclude=self._visible_ids())
+        if older.total:
+            return f"{nothing} In older messages:\n{self._show(older, list(map(_message_row, older.items)), query)}"
+        return f"{nothing} Try other or fewer words, or conversation_search."
 
     def conversation_search(self, query: str, page: int = 1) -> str:
         found = self._recall.search(query, page=max(0, page - 1), page_size=PAGE_SIZE, exclude=self._visible_ids())
-        if not found.total:
-            return (
-                f"Nothing found for {query!r} in older messages. Try other or fewer words, or archival_memory_search."
-            )
-        return self._show(found, [_message_row(message) for message in found.items], query)
+        if found.total:
+            return self._show(found, [_message_row(message) for message in found.items], query)
+        nothing = f"Nothing found for {query!r} in older messages."
+        stored = self._archival.search(query, page_size=PAGE_SIZE)
+        if stored.total:
+            return f"{nothing} In archival memory:\n{self._show(stored, list(map(_passage_row, stored.items)), query)}"
+        return f"{nothing} Try other or fewer words, or archival_memory_search."
 
     def conversation_search_date(self, start_date: str, end_date: str, page: int = 1) -> str:
         since, until = sorted((_day(start_date), _day(end_date)))  # a model may name them in either order
@@ -304,7 +319,7 @@ class MemoryFunctions:
 def _in_phase(name: str, phase: Phase) -> bool:
     if phase == "last":
         return name == "send_message"
-    if phase == "edits":
+    if phase in _SAVING:
         return name in EDITS or name == NOTHING
     return name != NOTHING
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from math import log
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,8 @@ SIGNS = (
     "words of it in one line of core memory, number",
     "statements nobody has saved, number",
     "words of them in the best line of core memory, share",
+    "words of it in the best row of the results, share",
+    "words of it in the best row of the results, number",
 )
 
 Vector = np.ndarray[Any, np.dtype[np.float32]]
@@ -74,11 +77,12 @@ def signs(
     words = terms(event.text)
     results = [message for message in chain if message.kind == "result"]
     last = chain[-1].text if results and chain[-1].kind == "result" else ""
-    page = _LAST_PAGE.match(last)
+    page = _LAST_PAGE.search(last)
     text = event.text.strip()
     in_memory, in_passage, in_older = (words & terms(t or "") for t in (core_memory, passage, older))
     lines = [terms(line) for line in core_memory.splitlines()]
     best = max((words & line for line in lines), key=len, default=frozenset[str]())
+    answer = max((words & terms(row) for row in last.splitlines()[1:]), key=len, default=frozenset[str]())
     lacking = terms(" ".join(unsaved))
     spoken = [message.text for message in earlier if message.kind in ("user_message", "reply")]
     size = max(1, len(words))
@@ -111,11 +115,26 @@ def signs(
         min(_MOST_HITS, len(best)) / _MOST_HITS,
         min(_MOST_HITS, len(unsaved)) / _MOST_HITS,
         max((len(lacking & line) for line in lines), default=0) / max(1, len(lacking)),
+        len(answer) / size,
+        min(_MOST_HITS, len(answer)) / _MOST_HITS,
     )
     return np.array(values, np.float32)
 
 
+def line_weights(text: str, lines: Sequence[str]) -> dict[str, float]:
+    """How much each line has to do with a text: a sum over the words they share, rare ones more.
+
+    >>> weights = line_weights("Bo is three now", ["Her dog Bo is two.", "Lives in Faro."])
+    >>> weights["Her dog Bo is two."] > weights["Lives in Faro."] == 0
+    True
+    """
+    words = terms(text)
+    held = {line: words & terms(line) for line in lines}
+    number = {word: sum(word in other for other in held.values()) for word in words}
+    return {line: sum(log(1 + len(held) / number[word]) for word in shared) for line, shared in held.items()}
+
+
 def terms(text: str) -> frozenset[str]:
     """What two texts are compared by: the beginnings of their telling words, and pairs of unspaced characters."""
-    words = {word.casefold()[:_STEM] for word in telling_words(text) if len(word) > 2}
+    words = {word.casefold()[:_STEM] for word in telling_words(text) if len(word) > 1}
     return frozenset(words) | frozenset(part for part in parts(text) if len(part) > 1)

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from itertools import islice
 from typing import Any
 
 import numpy as np
-import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support import make_agent
 
-from localmem.backend.constraint import Constraint, GuidanceEngine, OutlinesEngine
+from localmem.backend.constraint import Constraint, GuidanceEngine
 from localmem.backend.llama import LlamaBackend
-from localmem.backend.llama_library import LlamaModel
 from localmem.backend.scripted import ScriptedBackend
 from localmem.calls.chat_format import BARE
 from localmem.calls.frame import Frame
-from localmem.calls.grammar import CallGrammar, FunctionChoice
+from localmem.calls.gbnf import written
+from localmem.calls.grammar import CallGrammar
 from localmem.kernel.agent import Agent
 from localmem.kernel.events import UserMessage
 from localmem.kernel.executor import execute
@@ -61,7 +57,7 @@ def remembering(backend: LlamaBackend, facts: list[str], *, thought: bool, histo
     if history:
         agent.archival.insert("A note of the sea.", now=agent._now())
         agent.schedule("tea", "every 5m", "Tea.")
-    agent._memory_functions._pages.recall = 3
+    agent.recount(FunctionCall("conversation_search", {"query": "x", "page": 1}), "Results 1-5 of 13, page 1 of 3:\nx")
     return agent
 
 
@@ -145,7 +141,7 @@ def test_every_valid_call_may_be_written(
     agent = remembering(smollm_counting, known, thought=thought, history=9)
     grammar = CallGrammar(frame, agent.grammar().choices)
     choice = data.draw(st.sampled_from(grammar.choices))
-    arguments = json.dumps(data.draw(arguments_of(dict(choice.parameters))), ensure_ascii=False)
+    arguments = written(data.draw(arguments_of(dict(choice.parameters))))  # a DEL has to be escaped
     encode = smollm_counting.tokenizer.encode
     head = frame.before + choice.name + frame.between.rstrip()
     rest = frame.write(choice.name, arguments).removeprefix(head)
@@ -154,70 +150,3 @@ def test_every_valid_call_may_be_written(
     constraint = guidance.start(grammar.lark(lambda text: encode(text, special=True)))
     constraint.accept([*encode(head, special=True), *encode(rest, special=True)])
     assert constraint.finished
-
-
-# -- llguidance and outlines_core, each holding the other to account ---------------------------------------------------
-
-small_lists = st.lists(
-    st.sampled_from(["a", "b b", 'c"', "é"]) | st.integers(1, 20), min_size=1, max_size=4, unique=True
-)
-small_values = st.one_of(  # outlines_core does not look at a number's bounds
-    st.builds(lambda values: {"enum": values}, small_lists),
-    st.just({"type": "boolean"}),
-    st.just({"type": "string", "minLength": 1, "maxLength": 3}),
-    st.just({"const": "x"}),
-)
-small_schemas = st.dictionaries(st.sampled_from(["p", "q"]), small_values, min_size=1, max_size=2)
-odd_values = st.sampled_from(
-    ["a", "b b", 'c"', "é", "x", "", "xyz", "wxyz", 0, 1, 7, 22, True, False, None, 1.5, [], {}]
-)
-
-
-def writes(constraint: Constraint, ids: list[int]) -> bool:
-    for token in ids:
-        if not constraint.allows(token):
-            return False
-        constraint.accept([token])
-    return constraint.finished
-
-
-@pytest.fixture(scope="module")
-def outlines(smollm_vocabulary: LlamaModel) -> OutlinesEngine:
-    vocabulary = smollm_vocabulary.vocabulary()
-    pieces = [smollm_vocabulary.piece(token) for token in range(len(vocabulary.texts))]
-    return OutlinesEngine(vocabulary, pieces)
-
-
-@settings(max_examples=max(4, settings.default.max_examples // 8))  # outlines_core takes a second for each
-@given(data=st.data(), schema=small_schemas)
-def test_two_engines_give_the_same_verdict(
-    guidance: GuidanceEngine,
-    outlines: OutlinesEngine,
-    smollm_counting: LlamaBackend,
-    data: st.DataObject,
-    schema: dict[str, Any],
-):
-    parameters = {"type": "object", "properties": schema, "required": list(schema), "additionalProperties": False}
-    grammar = CallGrammar(BARE, (FunctionChoice("f", parameters),))
-    encode = smollm_counting.tokenizer.encode
-    lark = grammar.lark(lambda text: encode(text, special=True))
-    valid = {name: data.draw(value_of(inner)) for name, inner in schema.items()}
-    odd = {name: data.draw(odd_values) for name in schema}
-    for arguments in (valid, odd, {**valid, "r": 1}, dict(islice(valid.items(), len(valid) - 1))):
-        ours = writes(guidance.start(lark), spelled(encode, arguments))
-        compact = json.dumps({"name": "f", "arguments": arguments}, ensure_ascii=False, separators=(",", ":"))
-        theirs = writes(outlines.start(grammar), encode(compact))
-        assert ours == theirs, f"{arguments}: llguidance {ours}, outlines_core {theirs}"
-    assert writes(guidance.start(lark), spelled(encode, valid))
-
-
-def value_of(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
-    if schema.get("type") == "string":
-        return st.text(st.sampled_from('abé"\\ '), min_size=1, max_size=3)
-    return arguments_of(schema)
-
-
-def spelled(encode: Callable[..., list[int]], arguments: dict[str, Any]) -> list[int]:
-    head = BARE.before + "f" + BARE.between.rstrip()
-    rest = BARE.write("f", json.dumps(arguments, ensure_ascii=False)).removeprefix(head)
-    return [*encode(head, special=True), *encode(rest)]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from typing import Annotated
 
 import pytest
+from pydantic import Field
 from support import Clock, append, make_agent, prompt_read, prompt_text, replies, say, scripted_agent, stored_messages
 
 from localmem.backend.base import Completion
@@ -486,6 +488,25 @@ def test_own_function_cannot_take_the_name_of_a_built_in_one():
 
     with pytest.raises(LocalmemError, match="send_message"):
         scripted_agent().function(send_message)
+
+
+Tags = list[set[str]]
+Impossible = Annotated[str, Field(pattern="^a$", min_length=3)]
+
+
+@pytest.mark.parametrize("annotation", [Tags, Impossible], ids=["set", "pattern"])
+def test_own_function_that_no_grammar_can_hold_is_refused_and_the_agent_still_answers(annotation: object):
+    agent = scripted_agent()
+
+    def book(chosen: object) -> None:
+        """Book it."""
+
+    book.__annotations__["chosen"] = annotation
+    with pytest.raises(LocalmemError, match="parameter 'chosen'") as caught:
+        agent.function(book)
+    assert caught.value.hint
+    assert replies(agent.send("Hello.")) == ["All right."]
+    assert "chosen" not in prompt_text(agent)
 
 
 def test_functions_that_leave_no_room_are_refused_and_the_agent_still_answers():

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from command_line import COMMAND, QUICK, environment, localmem
 
+from localmem.calls.gbnf_check import check_gbnf
+
 pytestmark = pytest.mark.model
 
 
@@ -100,6 +102,11 @@ def test_grammar_is_shown_and_checked(home: Path, weights: Path, tmp_path: Path)
     schema.write_text(localmem(["grammar", "show", "--format", "schema"], home=home, models=weights).stdout)
     assert "send_message" in schema.read_text()
     assert localmem(["grammar", "check", str(schema)], home=home, models=weights).returncode == 0
+    twin = localmem(["grammar", "show", "--format", "gbnf"], home=home, models=weights).stdout
+    check_gbnf(twin)
+    assert "send_message" in twin
+    chosen = localmem(["grammar", "show", "-o", "constraint", "gbnf"], home=home, models=weights).stdout
+    assert chosen == twin
     grammar.write_text("start: nothing\n")
     refused = localmem(["grammar", "check", str(grammar)], home=home, models=weights)
     assert (refused.returncode, "refused" in refused.stderr) == (1, True)

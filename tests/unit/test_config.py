@@ -74,6 +74,11 @@ def test_file_sets_cache_and_idle_work(home: Path):
     assert (settings.kv_shift, settings.snapshots_mb, settings.idle) == (True, 0, False)
 
 
+def test_file_chooses_what_holds_a_call_to_its_grammar(home: Path):
+    assert load(home).constraint == "llguidance"
+    assert load(home, '[backend]\nconstraint = "gbnf"\n').constraint == "gbnf"
+
+
 def test_environment_beats_file(home: Path):
     settings = load(home, 'model = "a"\n', {"LOCALMEM_MODEL": "b"})
     assert settings.model == "b"
@@ -130,6 +135,7 @@ def test_bad_value_says_what_is_valid(home: Path):
         "budget = 4096\n",
         "[backend]\ntype_k = 'q5_1'\n",
         "[backend]\nflash_attention = true\n",
+        "[backend]\nconstraint = 'outlines'\n",
         "[backend]\nkv_shift = 'perhaps'\n",
         "[backend]\nsnapshots_mb = -1\n",
         "[backend]\ngpu_layers = -2\n",

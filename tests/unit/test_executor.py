@@ -145,7 +145,7 @@ def test_name_of_the_wrong_argument_is_told():
         (Colour, "blue", Colour.BLUE),
         (Annotated[int, Field(ge=1, le=5)], 5, 5),
         (list[int], [1, 2], [1, 2]),
-        (set[str], ["a", "a"], {"a"}),
+        (tuple[str, ...], ["a", "a"], ("a", "a")),
         (Place, {"name": "x", "floor": 2}, Place(name="x", floor=2)),
         (list[Place], [{"name": "x", "floor": 2}], [Place(name="x", floor=2)]),
         (int | None, None, None),

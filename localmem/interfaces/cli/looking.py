@@ -75,17 +75,24 @@ def grammar() -> None:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["lark", "schema"]),
+    type=click.Choice(["lark", "schema", "gbnf"]),
     default="lark",
     show_default=True,
     help="How to write it.",
 )
 @shared(AGENT, _WINDOW)
 def show_grammar(shared: Shared, form: str) -> None:
-    """The grammar the agent's next step is held to, made from its memory as it stands."""
+    """The grammar the agent's next step is held to, made from its memory as it stands.
+
+    gbnf is its twin for llama.cpp's own sampler, which backend.constraint = "gbnf" selects.
+    """
+    from localmem.calls.gbnf import write_gbnf
+
     with open_to_look(shared) as agent:
         current = agent.grammar()
-        if form == "schema":
+        if form == "gbnf":
+            click.echo(write_gbnf(current), nl=False)
+        elif form == "schema":
             click.echo(json.dumps(current.json_schema(), ensure_ascii=False, indent=2))
         else:
             click.echo(agent.backend.write_grammar(current), nl=False)

@@ -119,9 +119,7 @@ def add(shared: Shared, file: Path, yes: bool) -> None:
 @models.command()
 @click.argument("name", metavar="[NAME]", required=False)
 @click.option("--cases", "file", type=click.Path(path_type=Path), metavar="FILE", help="Your own cases to tune on.")
-@click.option(
-    "--trials", type=click.IntRange(min=0), default=60, show_default=True, help="Cases for each profile."
-)
+@click.option("--trials", type=click.IntRange(min=0), default=60, show_default=True, help="Cases for each profile.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FOLDER", help="Where the card is written.")
 @click.option("-t", "--threads", type=int, metavar="N", help="Threads; 0 lets a probe choose.")
 @shared(JSON)
