@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 Frame = Literal["native", "hermes", "bare"]
 Thought = Literal["none", "first"]
+Reply = Literal["call", "plain"]
 
 _CHUNK_BYTES = 1 << 20
 _GGUF_HEADER_BYTES = 24  # magic, version, tensor count, metadata count
@@ -96,6 +97,8 @@ class Profile:
     frame: Frame = "native"
     thought: Thought = "none"
     examples: bool = True
+    reply: Reply = "call"
+    """How send_message is written: as a call, or as the family's plain reply, taken for the call it means."""
     calibration: Calibration | None = None
     """Fitted by `localmem models tune`; in a file of its own beside the card."""
 
@@ -435,7 +438,7 @@ def _toml_lines(card: ModelCard) -> Iterable[str]:
     yield f"\n[sampling]\ntemperature = {card.sampling.temperature}\ntop_p = {card.sampling.top_p}"
     yield f"min_p = {card.sampling.min_p}"
     yield f"\n[profile]\nframe = {text(card.profile.frame)}\nthought = {text(card.profile.thought)}"
-    yield f"examples = {str(card.profile.examples).lower()}"
+    yield f"examples = {str(card.profile.examples).lower()}\nreply = {text(card.profile.reply)}"
 
 
 # A card as outsiders write it. pydantic checks it once, here; everything else sees the dataclasses above.
@@ -493,6 +496,7 @@ class _ProfileTable(_Table):
     frame: Frame = "native"
     thought: Thought = "none"
     examples: bool = True
+    reply: Reply = "call"
 
 
 class _CardFile(_Table):
@@ -526,7 +530,7 @@ class _CardFile(_Table):
             run_here=self.run_here,
             sources=tuple(table.source() for table in self.source),
             sampling=SamplingDefaults(self.sampling.temperature, self.sampling.top_p, self.sampling.min_p),
-            profile=Profile(self.profile.frame, self.profile.thought, self.profile.examples),
+            profile=Profile(self.profile.frame, self.profile.thought, self.profile.examples, self.profile.reply),
         )
 
 

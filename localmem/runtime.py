@@ -282,7 +282,7 @@ def _options(
     frames = tomllib.loads((grammars / "frames.toml").read_text(encoding="utf-8"))
     return AgentOptions(
         budget=Budget(window, settings.reserve, settings.warning, settings.flush, settings.evict),
-        instructions=_prompt("system.md"),
+        instructions=_prompt("system_plain.md" if profile.reply == "plain" else "system.md"),
         summary_instructions=_prompt("summary.md"),
         summary_request=_prompt("summary_request.md"),
         declarations=declarations,
@@ -290,6 +290,7 @@ def _options(
         examples=examples,
         frame=profile.frame,
         thought=profile.thought == "first",
+        plain_reply=profile.reply == "plain",
         calibration=profile.calibration,
         rules=rules or ToolRules(),
         summary_tokens=settings.summary_tokens,

@@ -17,11 +17,14 @@ import numpy as np
 from localmem.backend.base import FinishReason, OnText, Sampling
 from localmem.backend.constraint import Constraint, Logits
 from localmem.backend.guide import Guide
+from localmem.backend.text_room import TextRoom
 from localmem.kernel.cancellation import Cancellation
 
 CLOSING_TOKENS = 48
 """With this many tokens left of a completion's budget only closing tokens are chosen: enough for the rest of a call
 whose every string is ended at once."""
+
+_LAST_TOKENS = 1  # a token may bring more than one of those that are counted in the end
 
 
 class Processor(Protocol):
@@ -59,12 +62,14 @@ class DecodeLoop:
         max_tokens: int,
         *,
         guide: Guide | None = None,
+        room: TextRoom | None = None,
         on_text: OnText | None = None,
         cancellation: Cancellation | None = None,
     ) -> None:
         self._processor = processor
         self._constraint = constraint
         self._guide = guide
+        self._room = room
         self._sampling = sampling
         self._random = np.random.default_rng(sampling.seed)
         self._max_tokens = max_tokens
@@ -121,8 +126,9 @@ class DecodeLoop:
         return forced
 
     def _choose(self, constraint: Constraint) -> int:
-        if self._max_tokens - len(self.ids) <= CLOSING_TOKENS:
-            closer = next((t for t in self._processor.closers if constraint.allows(t)), None)
+        if self._max_tokens - len(self.ids) <= CLOSING_TOKENS or self._is_full():
+            ends = (*self._processor.end_tokens, *self._processor.closers)  # a plain reply ends with its turn
+            closer = next((t for t in ends if constraint.allows(t)), None)
             if closer is not None:
                 return closer
         logits = self._processor.logits()
@@ -135,6 +141,11 @@ class DecodeLoop:
             return token
         constraint.mask(logits)
         return self._sample(logits)
+
+    def _is_full(self) -> bool:
+        """Whether the text that is being written must end here, to fit where it is going."""
+        left = None if self._room is None else self._room.left(self.text)
+        return left is not None and left <= _LAST_TOKENS
 
     def _sample(self, logits: Logits) -> int:
         if self._sampling.temperature <= 0:

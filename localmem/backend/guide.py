@@ -25,8 +25,17 @@ Leads = Mapping[int, frozenset[Choice]]
 class Guide:
     """Chooses among the calls of a grammar. `piece` gives a token's bytes."""
 
-    def __init__(self, guidance: Guidance, grammar: CallGrammar, piece: Callable[[Sequence[int]], bytes]) -> None:
+    def __init__(
+        self,
+        guidance: Guidance,
+        grammar: CallGrammar,
+        piece: Callable[[Sequence[int]], bytes],
+        opening: Sequence[int] = (),
+    ) -> None:
         self._guidance = guidance
+        offered = {choice.name for choice in grammar.choices}
+        self._plain = Choice(grammar.frame.plain) if grammar.frame.plain in offered else None
+        self._opening = opening
         self._piece = piece
         self._texts = {choice: text.encode() for choice, text in beginnings(grammar).items()}
         self._lines = {line: [text.encode() for text in texts] for line, texts in replaceable(grammar).items()}
@@ -44,6 +53,9 @@ class Guide:
 
     def weigh(self, written: bytes, logits: Logits, *, greedy: bool) -> None:
         """Change masked logits, in place, where the next token decides between choices that are known."""
+        if not written and self._plain is not None:
+            self._weigh_reply(self._plain, logits, greedy=greedy)
+            return
         model = log_probabilities(logits)
         if not 1 < len(model) <= _MOST_TOKENS:
             return
@@ -61,6 +73,33 @@ class Guide:
             self._settle(known, ours, share, model, logits)
         else:
             _deal_out(known, ours, share, model, logits)
+
+    def _weigh_reply(self, plain: Choice, logits: Logits, *, greedy: bool) -> None:
+        """A plain reply against every call: a call begins with one token, a reply with nearly any other."""
+        if not self._opening or plain not in self._scores or any(c not in self._scores for c in self._texts):
+            return  # with a user's own functions among the calls, the model alone decides whether to call
+        towards = self.outlook(logits)
+        raw = {c: self._scores[c] + self._guidance.calibration.trust * value for c, value in towards.items()}
+        self._model_heard = True
+        call = self._opening[0]
+        if greedy:
+            self._chosen = max(raw, key=lambda choice: raw[choice])
+            if self._chosen == plain:
+                logits[call] = -np.inf
+            else:
+                logits[np.arange(len(logits)) != call] = -np.inf
+            return
+        called = np.logaddexp.reduce([value for choice, value in raw.items() if choice != plain])
+        wanted, model = called - raw[plain], next(v for c, v in towards.items() if c != plain) - towards[plain]
+        logits[call] += wanted - model
+
+    def outlook(self, logits: Logits) -> dict[Choice, float]:
+        """At the very beginning, where a reply may be plain: the model's log-probability of each choice so far."""
+        assert self._plain is not None
+        finite = logits[np.isfinite(logits)].astype(np.float64)
+        call = float(logits[self._opening[0]] - np.logaddexp.reduce(finite))
+        call = min(call, -1e-9)
+        return {**dict.fromkeys(self._texts, call), self._plain: float(np.log(-np.expm1(call)))}
 
     def _weigh_lines(self, written: bytes, model: Mapping[int, float], logits: Logits) -> None:
         weights = self._guidance.lines

@@ -29,6 +29,7 @@ from localmem.backend.kv_cache import Sequence as CacheSequence
 from localmem.backend.llama_library import DecodeAborted, LlamaContext, LlamaModel, NoRoom, gpu_free_bytes
 from localmem.backend.placement import ALL_LAYERS, layers_on_gpu
 from localmem.backend.snapshots import SnapshotStore
+from localmem.backend.text_room import TextRoom
 from localmem.backend.threads import LEAST_BATCH, Kind, ThreadGovernor, candidates
 from localmem.backend.tokenizer import Attribute, Vocabulary, build_tokenizer
 from localmem.calls.calibration import NO_CALIBRATION, Guidance, Outlook, Vector
@@ -172,13 +173,14 @@ class LlamaBackend:
             constraint = None if grammar is None else self.constraint(grammar)
             guide = None
             if guidance is not None and grammar is not None and guidance.fits(self._llama.n_embd):
-                guide = Guide(guidance, grammar, self.tokenizer.decode_bytes)
+                guide = self._guide(guidance, grammar)
             loop = DecodeLoop(
                 SequenceProcessor(self, sequence),
                 constraint,
                 sampling,
                 max_tokens,
                 guide=guide,
+                room=None if grammar is None else TextRoom(grammar, self.tokenizer),
                 on_text=on_text,
                 cancellation=cancellation,
             )
@@ -351,7 +353,7 @@ class LlamaBackend:
         written. Raises as `complete` does."""
         with self._lock:
             constraint = self.constraint(grammar)
-            guide = Guide(Guidance(NO_CALIBRATION, np.zeros(0, np.float32)), grammar, self.tokenizer.decode_bytes)
+            guide = self._guide(Guidance(NO_CALIBRATION, np.zeros(0, np.float32)), grammar)
             loop = DecodeLoop(SequenceProcessor(self, "main"), constraint, Sampling(), CLOSING_TOKENS)
             self._check_room(prompt, len(loop.head), "main")
             self._open_window(prompt, owner)
@@ -360,9 +362,15 @@ class LlamaBackend:
             logits = self.logits()
             constraint.mask(logits)
             written = self.tokenizer.decode_bytes(loop.head)
+            if not written and grammar.frame.plain:
+                return Outlook(hidden, guide.outlook(logits))
             model = log_probabilities(logits)
             leads = {token: guide.follow(written + self.tokenizer.decode_bytes([token])) for token in model}
         return Outlook(hidden, best_towards(leads, model))
+
+    def _guide(self, guidance: Guidance, grammar: CallGrammar) -> Guide:
+        opening = self._encode_template(grammar.frame.before) if self._spells_by_ids else ()
+        return Guide(guidance, grammar, self.tokenizer.decode_bytes, opening)
 
     def feed(self, ids: Sequence[int], sequence: CacheSequence) -> None:
         """Read `ids` at the end of a sequence. Raises DecodeAborted when cancelled; then none of them was read."""

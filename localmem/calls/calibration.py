@@ -136,9 +136,11 @@ def read_calibration(path: Path) -> Calibration:
 
 
 def beginnings(grammar: CallGrammar) -> dict[Choice, str]:
-    """The text a completion begins with, for each choice the grammar offers."""
+    """The text a completion begins with, for each call the grammar offers; a plain reply begins as it likes."""
     found: dict[Choice, str] = {}
     for offered in grammar.choices:
+        if offered.name == grammar.frame.plain:
+            continue
         head = grammar.frame.before + offered.name + grammar.frame.between
         labels = _labels(offered.parameters)
         for label in labels:

@@ -37,6 +37,7 @@ def encode_examples(examples: Sequence[ExampleExchange], encoder: TurnEncoder, f
     for exchange in examples:
         ids += encoder.turn("user", exchange.user)
         for call, result in exchange.calls:
-            ids += encoder.call(frame.write(call.name, json.dumps(dict(call.arguments), ensure_ascii=False)))
+            written = frame.write(call.name, json.dumps(dict(call.arguments), ensure_ascii=False))
+            ids += encoder.turn("assistant", written) if call.name == frame.plain else encoder.call(written)
             ids += encoder.turn("function", result) if result else ()
     return tuple(ids)

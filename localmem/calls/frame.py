@@ -16,26 +16,41 @@ from localmem.kernel.tokens import clean
 
 THOUGHT = "thought"
 HEARTBEAT = "request_heartbeat"
+MESSAGE = "message"
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """`before` name `between` arguments `after`.
+    """`before` name `between` arguments `after`; and of the function called `plain`, the message and nothing round it.
 
     >>> Frame('{"name": "', '", "arguments": ', '}').write("f", "{}")
     '{"name": "f", "arguments": {}}'
+    >>> Frame('{"name": "', '", "arguments": ', '}', plain="say").write("say", '{"message": "Hi!"}')
+    'Hi!'
     """
 
     before: str
     between: str
     after: str
+    plain: str = ""
+    """The function that is written as the family's plain reply, if any: one with a `message`."""
 
     def write(self, name: str, arguments: str) -> str:
+        if self.plain and name == self.plain:
+            return str(json.loads(arguments)[MESSAGE])
         return f"{self.before}{name}{self.between}{arguments}{self.after}"
+
+    def is_plain(self, text: str) -> bool:
+        """Whether what begins so is a plain reply, and no call."""
+        opening = self.before.strip()
+        begun = text.lstrip()
+        return bool(self.plain) and not (begun.startswith(opening) or opening.startswith(begun))
 
     def parse(self, text: str) -> FunctionCall:
         """The call that `text` holds. Raises InvalidArguments, in words for the model, when it holds none."""
         body = text.strip()
+        if body and self.is_plain(body):
+            return FunctionCall(self.plain, {MESSAGE: clean(body)})
         start, end = body.find(self.before), body.rfind(self.after)
         if start < 0 or end < 0 or self.between not in body:
             raise InvalidArguments(f"that was no function call; write {self.write('NAME', '{...}')}")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from localmem.calls.frame import Frame
+from localmem.calls.frame import MESSAGE, Frame
 
 Schema = Mapping[str, Any]
 """JSON Schema, as outlines and llguidance read it. Any: JSON."""
@@ -20,9 +20,16 @@ Schema = Mapping[str, Any]
 # A JSON string without \u escapes: what can be written as it is has one spelling.
 _CHARACTER_STRING = r'"([^"\\\x00-\x1f\x7f]|\\["\\bfnrt]){{{low},{high}}}"'
 
+_BEGUN_STRING = r'/"[^\s"](?s:.)*/'  # its first character is no blank
+
 # One canonical layout: free whitespace is where small models get lost (oMLX #2990).
 _LAYOUT = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
 
+ROOM = "x-maxTokens"
+"""Of a string in a schema: how many of the model's tokens it may have. The decode loop sees to it, no grammar can."""
+NOT_BLANK = r"^\S"
+"""The pattern of a text that begins with something to read."""
+_REPLY_CHARACTERS = 1_500
 _SCHEMAS_BY_NAME = ("properties", "patternProperties", "$defs")
 LARGEST = 999_999_999_999_999
 """Of an integer or a number without a bound of its own, either way."""
@@ -55,6 +62,9 @@ class CallGrammar:
         """
         rules = ["start: " + " | ".join(f"call_{i}" for i in range(len(self.choices)))]
         for index, choice in enumerate(self.choices):
+            if choice.name == self.frame.plain:
+                rules += [f"call_{index}: REPLY_{index}", f"REPLY_{index}: {self._reply(choice)}"]
+                continue
             head = self.frame.before + choice.name + self.frame.between.rstrip(" ")
             gap = '" " ' if self.frame.between.endswith(" ") else ""
             spelled = _tokens(encode(head)) if by_ids else json.dumps(head, ensure_ascii=False)
@@ -63,6 +73,13 @@ class CallGrammar:
         after = self.frame.after
         rules.append("tail: " + (_tail(after, encode) if by_ids else json.dumps(after, ensure_ascii=False)))
         return "\n".join(rules) + "\n"
+
+    def _reply(self, choice: FunctionChoice) -> str:
+        """A plain reply as a Lark terminal: any text that neither begins like a call nor holds one."""
+        opening = self.frame.before.strip()
+        most = choice.parameters["properties"][MESSAGE].get("maxLength", _REPLY_CHARACTERS)
+        first = re.escape(opening[0])
+        return f"/[^\\x00-\\x20{first}](?s:.){{0,{most - 1}}}/ & ~/(?s:.*){_escaped(opening.splitlines()[0])}(?s:.*)/"
 
     def json_schema(self) -> dict[str, Any]:  # Any: JSON
         """The union of the calls as one schema, without the frame."""
@@ -105,6 +122,7 @@ def closed(schema: Any) -> Any:  # Any: JSON
         if key in ("enum", "const")
         else closed(value)
         for key, value in schema.items()
+        if key != ROOM
     }
     kinds = [found["type"]] if isinstance(found.get("type"), str) else found.get("type", [])
     if {"enum", "const"} & found.keys() or not {"integer", "number"} & set(kinds):
@@ -154,12 +172,18 @@ def _string_but(schema: Schema) -> str:
     """A JSON string as a Lark terminal: any but those in its `not`, each spelled the one way the terminal knows."""
     low, high = schema.get("minLength", 0), schema.get("maxLength", "")
     spelled = "|".join(map(_literal, schema["not"]["enum"]))
-    return f"/{_CHARACTER_STRING.format(low=low, high=high)}/ & ~/({spelled})/"
+    begun = " & " + _BEGUN_STRING if schema.get("pattern") == NOT_BLANK else ""
+    return f"/{_CHARACTER_STRING.format(low=low, high=high)}/{begun} & ~/({spelled})/"
 
 
 def _literal(text: str) -> str:
     """A JSON string as a regular expression between slashes that matches it alone."""
-    return re.sub(r"([\\.+*?()|\[\]{}^$/])", r"\\\1", json.dumps(text, ensure_ascii=False))
+    return _escaped(json.dumps(text, ensure_ascii=False))
+
+
+def _escaped(text: str) -> str:
+    """A text as a regular expression between slashes; Rust's, which knows no escape of most other signs."""
+    return re.sub(r"([\\.+*?()|\[\]{}^$/])", r"\\\1", text).replace("\n", r"\n")
 
 
 def _referring(schema: Any, owner: str) -> Any:  # Any: JSON

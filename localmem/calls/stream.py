@@ -26,6 +26,7 @@ class ReplyStream:
     """Feed it generated text; it hands on the characters of the message, unescaped, as soon as they are certain."""
 
     def __init__(self, frame: Frame, on_reply: Callable[[str], None]) -> None:
+        self._frame = frame
         head = frame.before + "send_message" + frame.between
         self._opening = re.compile(re.escape(head) + r'\{.*?"message": ?"', re.DOTALL)
         self._on_reply = on_reply
@@ -35,6 +36,13 @@ class ReplyStream:
 
     def feed(self, piece: str) -> None:
         self._text += piece
+        if self._frame.is_plain(self._text):
+            # What a reply is stripped of at its ends is not shown, nor is a half of a surrogate pair ever in it.
+            shown = clean(self._text.strip())
+            if shown.startswith(self.sent) and len(shown) > len(self.sent):
+                self._on_reply(shown[len(self.sent) :])
+                self.sent = shown
+            return
         if self._start is None:
             found = self._opening.search(self._text)
             if found is None:

@@ -55,6 +55,8 @@ _PROMISED = (
     "You told the user that it is saved, but you have called no function that saves. Save now what the user said, or "
     "call nothing_to_save."
 )
+_RULE = "You answer with one call and nothing else:"
+_RULE_PLAIN = "You answer in plain words, or call one so:"
 _STOPPED = " […]"  # ends a reply the user interrupted
 
 
@@ -71,6 +73,7 @@ class AgentOptions:
     examples: tuple[ExampleExchange, ...] = ()
     frame: str = "native"
     thought: bool = False
+    plain_reply: bool = False
     calibration: Calibration | None = None
     rules: ToolRules = ToolRules()
     summary_tokens: int = 300
@@ -559,6 +562,8 @@ class Agent:
     def _ids_of_call(self, name: str, arguments: str) -> tuple[int, ...]:
         """A call as ids: only the frame may hold control tokens, never what was said in it."""
         encode = self.backend.tokenizer.encode
+        if name == self.frame.plain:
+            return tuple(encode(self.frame.write(name, arguments)))
         head = encode(self.frame.before + name + self.frame.between, special=True)
         return (*head, *encode(arguments), *encode(self.frame.after, special=True))
 
@@ -593,10 +598,19 @@ class Agent:
 
     def _prefix(self) -> Prefix:
         """Instructions, functions and examples in the model's own chat format."""
-        specs = [*self._memory_functions.shown(), *self._own_functions.values()]
+        plain = "send_message" if self.options.plain_reply else ""
+        shown = [spec for spec in self._memory_functions.shown() if spec.name != plain]
         chosen = None if self.options.frame == "native" else self.options.frames[self.options.frame]
-        start = opening(self.backend, specs, self.options.instructions, frame=chosen)
-        self.frame = start.frame
+        start = opening(
+            self.backend,
+            [*shown, *self._own_functions.values()],
+            self.options.instructions,
+            frame=chosen,
+            rule="You answer in plain words, or call one so:"
+            if plain
+            else "You answer with one call and nothing else:",
+        )
+        self.frame = replace(start.frame, plain=plain)
         self.notes = start.notes
         self.calibration = self._fitting_calibration()
         examples = encode_examples(self.options.examples, start.encoder, self.frame)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from localmem.calls.grammar import FunctionChoice, Schema
+from localmem.calls.grammar import NOT_BLANK, FunctionChoice, Schema
 from localmem.kernel.messages import FunctionCall, FunctionResult, Kind
 from localmem.kernel.rules import Done, ToolRules
 
@@ -147,7 +147,7 @@ def _other_than(schema: Schema, values: Sequence[object]) -> Schema | None:
     if schema.get("type") == "integer" and {"minimum", "maximum"} <= set(schema):
         kept = [number for number in range(schema["minimum"], schema["maximum"] + 1) if number not in values]
         return {"enum": kept} if kept else None
-    if schema.get("type") == "string" and not {"format", "pattern"} & set(schema):
+    if schema.get("type") == "string" and "format" not in schema and schema.get("pattern", NOT_BLANK) == NOT_BLANK:
         barred = [*schema.get("not", {}).get("enum", []), *values]
         return {**schema, "not": {"enum": list(dict.fromkeys(map(str, barred)))}}
     return schema

@@ -8,13 +8,14 @@ tokens, with truthful totals: "results 6-10 of 23, page 2 of 5".
 from __future__ import annotations
 
 import re
+from calendar import isleap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from functools import cache, lru_cache, partial
 from typing import Any, Literal
 
 from localmem.calls.frame import HEARTBEAT, THOUGHT
-from localmem.calls.grammar import FunctionChoice, Schema
+from localmem.calls.grammar import NOT_BLANK, ROOM, FunctionChoice, Schema
 from localmem.calls.spec import FunctionSpec
 from localmem.errors import InvalidArguments
 from localmem.kernel.messages import SPOKEN_KINDS, Message
@@ -50,6 +51,7 @@ _MESSAGE_CHARACTERS = 1_500
 _QUERY_CHARACTERS = 80
 _MOST_SAID = 24  # statements a memory-pressure step chooses from
 _LINES_KNOWN = 256  # that the vocabulary can spell or not: more than the blocks hold
+_LINE_BREAK = 2  # tokens a new line may take beside its text
 _LEAST_ROOM = 8  # tokens: a block with less is not offered for appending
 
 
@@ -160,7 +162,7 @@ class MemoryFunctions:
         freely, a small model makes facts up."""
         said = self.unsaved_statements() if phase == "edits" else self.newest_statements()
         return {
-            "core_memory_append": lambda: self._append_schema({"enum": said}) if said else None,
+            "core_memory_append": lambda: self._append_schema(said),
             "core_memory_replace": lambda: None,
             "archival_memory_insert": lambda: _object(content={"enum": said}) if said else None,
         }
@@ -186,13 +188,21 @@ class MemoryFunctions:
         )
         return [sentence for sentence in sentences if not any(says(line, sentence) for line in known)][:_MOST_SAID]
 
-    def _append_schema(self, content: Schema | None = None) -> Schema | None:
-        writable = [
-            block.label
-            for block in self._working_context().blocks
-            if not block.read_only and self._working_context().room(block.label) >= _LEAST_ROOM
-        ]
-        return _object(label={"enum": writable}, content=content or _text(_FACT_CHARACTERS)) if writable else None
+    def _append_schema(self, said: Sequence[str] | None = None) -> Schema | None:
+        """One alternative a block that has room: its label, then a text that fits; one of `said` where it is given."""
+        alternatives: list[Schema] = []
+        for block in self._working_context().blocks:
+            room = self._working_context().room(block.label) - _LINE_BREAK
+            if block.read_only or room < _LEAST_ROOM:
+                continue
+            content: Schema = {**_text(_FACT_CHARACTERS), ROOM: room}
+            if said is not None:
+                fitting = [text for text in said if fits(self._tokenizer, text, room)]
+                if not fitting:
+                    continue
+                content = {"enum": fitting}
+            alternatives.append(_object(label={"const": block.label}, content=content))
+        return _one_of(alternatives)
 
     def _replace_schema(self) -> Schema | None:
         """One alternative a block: its label, then one of the lines it really holds."""
@@ -200,14 +210,16 @@ class MemoryFunctions:
             _object(
                 label={"const": block.label},
                 old_content={"enum": lines},
-                new_content={"type": "string", "maxLength": _FACT_CHARACTERS},
+                new_content={
+                    "type": "string",
+                    "maxLength": _FACT_CHARACTERS,
+                    ROOM: self._working_context().room(block.label) - _LINE_BREAK,
+                },
             )
             for block in self._working_context().blocks
             if not block.read_only and (lines := self._writable_lines(block))
         ]
-        if not alternatives:
-            return None
-        return alternatives[0] if len(alternatives) == 1 else {"anyOf": alternatives}
+        return _one_of(alternatives)
 
     def _writable_lines(self, block: Block) -> list[str]:
         """The block's lines that the model's vocabulary can spell: one it cannot would be a dead end of the grammar."""
@@ -227,7 +239,10 @@ class MemoryFunctions:
         return _object(minutes={"type": "integer", "minimum": 1, "maximum": 360})
 
     def _dates_schema(self) -> Schema:
-        day = {"type": "string", "format": "date"}
+        """Days that exist, of the years in which anything was said."""
+        now = self._now().astimezone()
+        first = min(self._recall.first_year() or now.year, now.year)
+        day = {"type": "string", "pattern": days_of(first, now.year)}
         return _object(start_date=day, end_date=day, page=self._page("conversation_search_date"))
 
     def _page(self, function: str) -> Schema:
@@ -256,7 +271,8 @@ class MemoryFunctions:
         return "Saved." if added else f"{label} says that already; nothing changed."
 
     def core_memory_replace(self, label: str, old_content: str, new_content: str) -> str:
-        self._working_context().replace(label, old_content, new_content)
+        if not self._working_context().replace(label, old_content, new_content):
+            return f"{label} says that already; nothing changed."
         return "Saved." if new_content.strip() else "Deleted."
 
     def archival_memory_insert(self, content: str) -> str:
@@ -343,8 +359,29 @@ def _object(**properties: Schema) -> Schema:
     }
 
 
+def _one_of(alternatives: Sequence[Schema]) -> Schema | None:
+    if not alternatives:
+        return None
+    return alternatives[0] if len(alternatives) == 1 else {"anyOf": list(alternatives)}
+
+
 def _text(characters: int) -> Schema:
-    return {"type": "string", "minLength": 1, "maxLength": characters}
+    return {"type": "string", "minLength": 1, "maxLength": characters, "pattern": NOT_BLANK}
+
+
+def days_of(first: int, last: int) -> str:
+    """A regular expression for the days of those years, as YYYY-MM-DD; the 29th of February where there was one.
+
+    >>> re.fullmatch(days_of(2023, 2024), "2024-02-29") is not None, re.fullmatch(days_of(2023, 2024), "2023-02-29")
+    (True, None)
+    """
+    years = [f"{year:04}" for year in range(first, last + 1)]
+    leap = [year for year in years if isleap(int(year))]
+    any_year = (
+        f"(?:{'|'.join(years)})-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])"
+        "|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
+    )
+    return f"^(?:{any_year}|(?:{'|'.join(leap)})-02-29)$" if leap else f"^(?:{any_year})$"
 
 
 def _day(text: str) -> date:

@@ -91,6 +91,14 @@ class Recall:
             "SELECT COALESCE(SUM(spoken), 0) FROM message_day WHERE agent_id = ?", (self._agent_id,)
         )
 
+    def first_year(self) -> int | None:
+        """The year in which the first thing was said, in local time; None before anything was."""
+        rows = self._database.rows(
+            f"SELECT t.created_at FROM message t WHERE t.agent_id = ? AND {_SPOKEN} ORDER BY t.id LIMIT 1",
+            (self._agent_id,),
+        )
+        return utc_moment(rows[0]["created_at"]).astimezone().year if rows else None
+
     def search(
         self,
         query: str,

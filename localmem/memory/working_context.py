@@ -80,13 +80,13 @@ class WorkingContext(Mapping[str, str]):
         self._put(block, f"{block.value}\n{addition}" if block.value.strip() else addition)
         return True
 
-    def replace(self, label: str, old: str, new: str) -> None:
-        """Change the one place that reads `old` into `new`; an empty `new` deletes it."""
+    def replace(self, label: str, old: str, new: str) -> bool:
+        """Change the one place that reads `old` into `new`; an empty `new` deletes it. False when they are the same."""
         block = self._writable(label)
         if not old:
             raise InvalidArguments("old_content is empty; copy the text to change from the block")
         if old.strip() == clean(new).strip():
-            raise InvalidArguments(f"new_content is the same as old_content; say how {old!r} is to read now")
+            return False
         value = _with_line_replaced(block.value, old, clean(new).strip())
         if value is None:
             found = block.value.count(old)
@@ -95,6 +95,7 @@ class WorkingContext(Mapping[str, str]):
                 raise InvalidArguments(f"{old!r} {problem} {label!r}, which reads:\n{block.value}")
             value = block.value.replace(old, clean(new).strip())
         self._put(block, "\n".join(line for line in value.split("\n") if line.strip()))
+        return True
 
     def set(self, label: str, value: str) -> None:
         """Rewrite a whole block. For people: it may write a read-only block too."""

@@ -26,6 +26,7 @@ from localmem.kernel.agent import Agent
 from localmem.kernel.budget import Budget
 from localmem.kernel.events import SystemMessage, UserMessage
 from localmem.kernel.messages import FunctionCall, Step
+from localmem.kernel.rules import ToolRules
 from localmem.memory.working_context import Block
 from localmem.storage.agent_store import AgentStore
 from localmem.storage.database import Database
@@ -843,3 +844,68 @@ def test_grammar_that_is_enforced_can_be_shown():
     grammar = scripted_agent().grammar()
     assert json.dumps(grammar.json_schema())
     assert [choice.name for choice in scripted_agent().grammar("last").choices] == ["send_message"]
+
+
+def test_a_promise_that_nothing_kept_gets_one_more_step():
+    said = FunctionCall("send_message", {"message": "I have saved that."})
+    kept = FunctionCall("core_memory_append", {"label": "human", "content": "I moved to Porto."})
+    backend = ScriptedBackend([said, kept])
+    agent = make_agent(backend)
+    steps = list(agent.send("I moved to Porto."))
+    assert [step.call.name for step in steps if step.call] == ["send_message", "core_memory_append"]
+    assert agent.working_context["human"] == "I moved to Porto."
+    assert offered(agent, 1) == ["core_memory_append", "archival_memory_insert", "nothing_to_save"]
+
+
+def test_a_promise_with_nothing_to_keep_gets_none():
+    agent = make_agent(ScriptedBackend([FunctionCall("send_message", {"message": "I'll remember that."})]))
+    assert len(list(agent.send("Thanks!"))) == 1
+
+
+def test_an_event_that_was_cut_short_goes_on(database: Database):
+    search = FunctionCall("archival_memory_search", {"query": "lease", "page": 1})
+    agent = make_agent(ScriptedBackend([search]), database=database)
+    agent.archival.insert("The lease ends in May.", now=Clock()())
+    steps = agent.send("When does the lease end?")
+    next(steps)
+    steps.close()  # type: ignore[attr-defined]
+    again = make_agent(ScriptedBackend([FunctionCall("send_message", {"message": "In May."})]), database=database)
+    assert [step.reply for step in again.resume()] == ["In May."]
+    assert list(again.resume()) == []
+
+
+def test_nothing_to_go_on_with():
+    agent = make_agent(ScriptedBackend())
+    assert list(agent.resume()) == []
+    agent.log_in()
+    assert list(agent.resume()) == []
+
+
+def test_a_past_call_stands_in_the_queue_as_though_it_had_been_made():
+    agent = make_agent(ScriptedBackend())
+    agent.note(UserMessage("Hi"))
+    agent.recount(FunctionCall("core_memory_append", {"label": "human", "content": "x"}), "Saved.")
+    agent.recount(FunctionCall("send_message", {"message": "Hello!"}), "")
+    assert kinds(agent) == ["user_message", "call", "result", "reply"]
+    assert agent.working_context["human"] == ""
+    assert [message.text for message in agent.main_context.queue][-1] == "Hello!"
+
+
+def test_rules_bind_a_task_and_then_no_more():
+    backend = ScriptedBackend()
+    agent = make_agent(backend)
+    agent.archival.insert("The lease ends in May.", now=Clock()())
+    list(agent.send("When does the lease end?", rules=ToolRules(first=("archival_memory_search",))))
+    list(agent.send("And the car's?"))
+    assert offered(agent, 0) == ["archival_memory_search"]
+    assert "send_message" in offered(agent, len(backend.grammars) - 1)
+
+
+def test_plain_replies_are_replies():
+    backend = ScriptedBackend(["Good morning, Ines!"])
+    agent = make_agent(backend, plain_reply=True)
+    heard: list[str] = []
+    (step,) = agent.send("Good morning!", on_reply=heard.append)
+    assert step.reply == "".join(heard) == "Good morning, Ines!"
+    assert agent.main_context.queue[-1].kind == "reply"
+    assert "send_message(" not in backend.tokenizer.decode_bytes(backend.prompts[0].ids).decode()

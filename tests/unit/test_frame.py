@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from localmem.calls.chat_format import BARE
@@ -60,3 +62,25 @@ def test_refusal_shows_how_a_call_is_written():
 def test_lone_surrogate_in_an_argument_becomes_text_that_can_be_shown():
     call = BARE.parse(BARE.write("f", r'{"a": "x\ud83d", "b": ["\udc00"], "c": {"d": "\ud83d\ude00"}}'))
     assert call.arguments == {"a": "x?", "b": ["?"], "c": {"d": "😀"}}
+
+
+HERMES_PLAIN = Frame('<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>", plain="send_message")
+
+
+@pytest.mark.parametrize("text", ["Hello!", "  Hello! ", "Use <b>tool_call</b>", '{"a": 1}', "你好"])
+def test_plain_reply_is_the_call_it_means(text: str):
+    call = HERMES_PLAIN.parse(text)
+    assert (call.name, call.arguments) == ("send_message", {"message": text.strip()})
+    assert HERMES_PLAIN.write("send_message", json.dumps({"message": text})) == text
+
+
+@pytest.mark.parametrize("text", ["<tool_call>", "<tool_call>\n{", '<tool_call>\n{"name": "f", "arguments": {'])
+def test_what_begins_like_a_call_is_no_plain_reply(text: str):
+    assert not HERMES_PLAIN.is_plain(text)
+    with pytest.raises(InvalidArguments):
+        HERMES_PLAIN.parse(text)
+
+
+def test_call_beside_a_plain_reply_is_a_call():
+    written = HERMES_PLAIN.write("f", '{"a": 1}')
+    assert HERMES_PLAIN.parse(written).name == "f"

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import date, timedelta
 
 import pytest
 from support import Clock, append, prompt_text, say, scripted_agent
 
+from localmem.calls.grammar import ROOM
 from localmem.kernel.agent import Agent
 from localmem.kernel.events import UserMessage
 from localmem.kernel.executor import execute
 from localmem.kernel.messages import FunctionCall, FunctionResult
 from localmem.kernel.tokens import count
-from localmem.memory.functions import excerpt, is_question
+from localmem.memory.functions import days_of, excerpt, is_question
 from localmem.memory.working_context import Block
 from localmem.storage.embedder import HashEmbedder
 
@@ -61,8 +62,79 @@ def test_full_and_read_only_blocks_are_not_offered_for_appending():
     agent = scripted_agent()
     agent.add_block(Block("rules", "", "Be kind.", read_only=True))
     agent.add_block(Block("tiny", "", "abcdefgh", limit=12))
-    label = schema(agent, "core_memory_append")["properties"]["label"]  # type: ignore[index]
-    assert label == {"enum": ["persona", "human"]}
+    alternatives = schema(agent, "core_memory_append")["anyOf"]
+    labels = [alternative["properties"]["label"]["const"] for alternative in alternatives]  # type: ignore[index,union-attr]
+    assert labels == ["persona", "human"]
+
+
+def test_appending_is_bounded_by_the_room_of_its_block():
+    agent = scripted_agent()
+    agent.set_block("human", "x" * 150)
+    rooms = {
+        alternative["properties"]["label"]["const"]: alternative["properties"]["content"][ROOM]  # type: ignore[index]
+        for alternative in schema(agent, "core_memory_append")["anyOf"]  # type: ignore[union-attr]
+    }
+    assert rooms["human"] == 200 - 150 - 2  # a new line may take two tokens
+    assert rooms["persona"] == 100 - len("I am kind.") - 2
+
+
+@pytest.mark.parametrize(
+    ("day", "exists"),
+    [
+        ("2024-02-29", True),
+        ("2023-02-29", False),
+        ("2023-02-28", True),
+        ("2023-04-31", False),
+        ("2023-12-31", True),
+        ("2022-05-05", False),
+        ("2025-05-05", False),
+        ("0000-01-01", False),
+        ("2023-13-01", False),
+        ("2023-00-10", False),
+        ("2023-10-00", False),
+    ],
+)
+def test_days_that_may_be_searched_exist(day: str, exists: bool):
+    assert (re.fullmatch(days_of(2023, 2024), day) is not None) == exists
+
+
+def test_every_day_that_may_be_searched_is_one_and_every_one_may():
+    pattern = re.compile(days_of(1999, 2001))
+    days = {str(date(1999, 1, 1) + timedelta(days=number)) for number in range(3 * 365 + 1)}
+    written = {f"{y}-{m:02}-{d:02}" for y in range(1998, 2003) for m in range(14) for d in range(34)}
+    assert {day for day in written if pattern.fullmatch(day)} == days
+
+
+def test_a_search_that_finds_nothing_looks_in_the_other_store():
+    agent = with_history(["The boat is red."])
+    agent.archival.insert("The lease ends in May.", now=Clock()())
+    functions = agent._memory_functions
+    found = functions.conversation_search("lease")
+    assert found.startswith("Nothing found for 'lease' in older messages. In archival memory:\nResults 1-1 of 1")
+    assert "ends in May" in found
+    found = functions.archival_memory_search("boat")
+    assert found.startswith("Nothing found for 'boat' in 1 passages. In older messages:\nResults 1-1 of 1")
+    assert functions.archival_memory_search("zebra").endswith("Try other or fewer words, or conversation_search.")
+
+
+def test_pages_are_those_of_the_newest_result_in_the_queue():
+    agent = with_history(["The boat is red."])
+    call = FunctionCall("conversation_search", {"query": "boat", "page": 1})
+
+    def most() -> int:
+        return schema(agent, "conversation_search")["properties"]["page"]["maximum"]  # type: ignore[index,no-any-return]
+
+    assert most() == 1
+    agent.recount(call, "Results 1-5 of 23, page 1 of 5:\nboat")
+    assert most() == 5
+    agent.recount(
+        FunctionCall("archival_memory_search", {"query": "x", "page": 1}), "Results 1-1 of 1, page 1 of 1:\nx"
+    )
+    assert most() == 5
+    agent.recount(
+        call, "Nothing found for 'boat' in older messages. In archival memory:\nResults 1-5 of 9, page 1 of 2:\nx"
+    )
+    assert most() == 1
 
 
 def test_replacing_offers_the_lines_that_are_there():
@@ -203,10 +275,11 @@ def test_memory_pressure_offers_only_what_the_user_stated_and_no_block_holds():
     agent.set_block("human", "My cat is called Miso.")
     for text in ("Hi! My cat is called Miso. I row on Sundays.", "Do you like rowing?", "And you, and you?"):
         agent.note(UserMessage(text))
-    choices = {choice.name: choice.parameters["properties"] for choice in agent.grammar("edits").choices}
-    assert choices["core_memory_append"]["content"] == {"enum": ["I row on Sundays."]}
+    choices = {choice.name: choice.parameters for choice in agent.grammar("edits").choices}
+    for alternative in choices["core_memory_append"]["anyOf"]:
+        assert alternative["properties"]["content"] == {"enum": ["I row on Sundays."]}
     assert "core_memory_replace" not in choices
-    assert choices["nothing_to_save"] == {}
+    assert choices["nothing_to_save"]["properties"] == {}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
@@ -85,3 +86,11 @@ def test_escape_waits_until_it_is_whole():
     assert heard == ["a"]
     stream.feed("e9")
     assert heard == ["a", "é"]
+
+
+def test_plain_reply_is_heard_as_it_is_written():
+    frame = replace(BARE, plain="send_message")
+    text = " Good morning, Ines! 你好 🫠 "
+    assert "".join(streamed(frame, list(text))) == text.strip()
+    assert len(streamed(frame, list(text))) > 5
+    assert streamed(frame, list(frame.write("core_memory_append", '{"label": "human", "content": "x"}'))) == []

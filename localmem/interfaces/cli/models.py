@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -41,7 +41,7 @@ def list_models(shared: Shared) -> None:
     cards = load_cards(settings.models_dir)
     here = {name: _path(card, settings) for name, card in cards.items()}
     if shared.as_json:
-        print_json([{**asdict(card), "path": here[name]} for name, card in cards.items()])
+        print_json([{**_facts(card), "path": here[name]} for name, card in cards.items()])
         return
     print_table(
         ("", "name", "MB", "here", "license", "description"),
@@ -65,13 +65,16 @@ def list_models(shared: Shared) -> None:
 def show(shared: Shared, name: str | None) -> None:
     """The card of NAME, or of the model in force."""
     settings, card = _card(shared, name)
-    facts = {**asdict(card), "path": _path(card, settings)}
+    facts = {**_facts(card), "path": _path(card, settings)}
     if shared.as_json:
         print_json(facts)
         return
     for key in ("name", "description", "license", "file", "size_bytes", "sha256", "context_window", "path"):
         click.echo(f"{key.replace('_', ' '):14}  {'-' if facts[key] in (None, '') else plain(str(facts[key]))}")
-    click.echo(f"{'call frame':14}  {card.profile.frame}")
+    profile = card.profile
+    click.echo(f"{'call frame':14}  {profile.frame}")
+    click.echo(f"{'examples':14}  {'yes' if profile.examples else 'no'}")
+    click.echo(f"{'calibrated':14}  {'no' if profile.calibration is None else 'yes'}")
     click.echo(f"{'run here':14}  {'yes' if card.run_here else 'no: not tried by this project'}")
 
 
@@ -110,7 +113,7 @@ def add(shared: Shared, file: Path, yes: bool) -> None:
         confirm(f"There is another model called {card.name!r}. Put this one in its place?", yes=yes)
     path = write_card(card, settings.models_dir)
     if shared.as_json:
-        print_json({**asdict(card), "card": path})
+        print_json({**_facts(card), "card": path})
     else:
         click.echo(card.name)
         shared.say(f"Its card is {path}. Talk with it: localmem -m {card.name}")
@@ -128,8 +131,6 @@ def tune(shared: Shared, name: str | None, *, file: Path | None, trials: int, ou
 
     Tries some profiles on a sample of the development cases, takes the best, and fits the calibration to all of them.
     """
-    from dataclasses import replace
-
     from tqdm import tqdm
 
     from localmem import runtime
@@ -201,6 +202,14 @@ def _card(shared: Shared, name: str | None) -> tuple[Settings, ModelCard]:
 
     settings = shared.settings()
     return settings, find_card(name or settings.model, load_cards(settings.models_dir))
+
+
+def _facts(card: ModelCard) -> dict[str, Any]:  # Any: JSON
+    """The card as plain values; of the calibration, which is rows of numbers, only what it knows."""
+    facts = asdict(replace(card, profile=replace(card.profile, calibration=None)))
+    calibration = card.profile.calibration
+    known = None if calibration is None else [str(choice) for choice in calibration.choices]
+    return {**facts, "profile": {**facts["profile"], "calibration": known}}
 
 
 def _path(card: ModelCard, settings: Settings) -> Path | None:
