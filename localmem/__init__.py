@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from localmem.errors import LocalmemError
     from localmem.kernel.agent import Agent
     from localmem.kernel.messages import Step
+    from localmem.kernel.rules import ToolRules
     from localmem.runtime import open
 
-__all__ = ["Agent", "LocalmemError", "Settings", "Step", "load_settings", "open"]
+__all__ = ["Agent", "LocalmemError", "Settings", "Step", "ToolRules", "load_settings", "open"]
 
 __version__ = "0.1.0"
 
@@ -29,6 +30,7 @@ _HOME = {
     "LocalmemError": "localmem.errors",
     "Settings": "localmem.config",
     "Step": "localmem.kernel.messages",
+    "ToolRules": "localmem.kernel.rules",
     "load_settings": "localmem.config",
     "open": "localmem.runtime",
 }
