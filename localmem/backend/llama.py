@@ -172,7 +172,12 @@ class LlamaBackend:
             self._check_room(prompt, max_tokens, sequence)
             constraint = None if grammar is None else self.constraint(grammar)
             guide = None
-            if guidance is not None and grammar is not None and guidance.fits(self._llama.n_embd):
+            if (
+                guidance is not None
+                and grammar is not None
+                and self._can_look
+                and guidance.fits(2 * self._llama.n_embd)
+            ):
                 guide = self._guide(guidance, grammar)
             loop = DecodeLoop(
                 SequenceProcessor(self, sequence),
@@ -190,11 +195,11 @@ class LlamaBackend:
                 if sequence == "main":
                     self._open_window(prompt, owner)
                 reused = self._begin(prompt, sequence)
-                before_choice = (*prompt.ids, *loop.head)
                 if guide is None:
-                    self._read(before_choice, sequence)
+                    self._read((*prompt.ids, *loop.head), sequence)
                 else:
-                    guide.see(self._read_and_look(before_choice, sequence))
+                    guide.see(self._read_and_look(prompt, loop.head, sequence))
+                    reused = min(reused, prompt.tokens - _looked_at(prompt))
                 read = time.perf_counter()
                 reason = loop.run()
             except DecodeAborted:
@@ -341,12 +346,17 @@ class LlamaBackend:
         for start in range(self.cache.length(sequence), len(ids), READ_CHUNK):
             self.feed(ids[start : start + READ_CHUNK], sequence)
 
-    def _read_and_look(self, ids: Sequence[int], sequence: CacheSequence) -> Vector:
-        """Read, and give the hidden state behind the last token."""
-        self._read(ids[:-1], sequence)
+    def _read_and_look(self, prompt: Prompt, head: Sequence[int], sequence: CacheSequence) -> Vector:
+        """Read, and give what a calibration goes by: the hidden states at the end of the window and at the end of
+        `head`, one behind the other. The first is about what was said, the second about what comes."""
+        ids = (*prompt.ids, *head)
+        start = prompt.tokens - _looked_at(prompt)
+        if self.cache.length(sequence) > start:
+            self.cache.truncate(sequence, start)  # a token that is cached has no hidden state any more
+        self._read(ids[:start], sequence)
         with self._llama.keeping_hidden():
-            self.feed(ids[-1:], sequence)
-        return self._llama.hidden()
+            self.feed(ids[start:], sequence)
+        return np.concatenate((self._llama.hidden(0), self._llama.hidden(-1)))
 
     def look(self, prompt: Prompt, grammar: CallGrammar, *, owner: str = "") -> Outlook:
         """Read a prompt as for a completion, and give what the model holds of the choice that comes; nothing is
@@ -358,7 +368,7 @@ class LlamaBackend:
             self._check_room(prompt, len(loop.head), "main")
             self._open_window(prompt, owner)
             self._begin(prompt, "main")
-            hidden = self._read_and_look((*prompt.ids, *loop.head), "main")
+            hidden = self._read_and_look(prompt, loop.head, "main")
             logits = self.logits()
             constraint.mask(logits)
             written = self.tokenizer.decode_bytes(loop.head)
@@ -367,6 +377,11 @@ class LlamaBackend:
             model = log_probabilities(logits)
             leads = {token: guide.follow(written + self.tokenizer.decode_bytes([token])) for token in model}
         return Outlook(hidden, best_towards(leads, model))
+
+    @property
+    def _can_look(self) -> bool:
+        """Hidden states are read by going back some tokens, which a recurrent model cannot."""
+        return self._model.keeps_every_token
 
     def _guide(self, guidance: Guidance, grammar: CallGrammar) -> Guide:
         opening = self._encode_template(grammar.frame.before) if self._spells_by_ids else ()
@@ -449,6 +464,11 @@ class SequenceProcessor:
 
     def text_of(self, ids: Sequence[int]) -> bytes:
         return self.backend.tokenizer.decode_bytes(ids)
+
+
+def _looked_at(prompt: Prompt) -> int:
+    """The last tokens of a prompt, from the end of the window on, which are read anew for their hidden states."""
+    return min(prompt.tokens, prompt.parts.get("answer", 0) + 1)
 
 
 def _not_open() -> BackendError:

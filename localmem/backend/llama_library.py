@@ -350,9 +350,9 @@ class LlamaContext:
         finally:
             library.llama_set_embeddings(self._context, False)
 
-    def hidden(self) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """The last layer's output, normalised, for the last token read in `keeping_hidden`: float32, (n_embd,)."""
-        pointer = _library().llama_get_embeddings_ith(self._context, -1)
+    def hidden(self, index: int = -1) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """The last layer's output, normalised, of one of the tokens last read in `keeping_hidden`: float32, (n_embd,)."""
+        pointer = _library().llama_get_embeddings_ith(self._context, index)
         if not pointer:
             raise BackendError("llama.cpp kept no hidden state")
         address = ctypes.addressof(pointer.contents)

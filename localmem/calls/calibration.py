@@ -25,7 +25,7 @@ from localmem.calls.grammar import CallGrammar, Schema
 from localmem.errors import LocalmemError
 
 Vector = np.ndarray[Any, np.dtype[np.float32]]
-"""A hidden state, shape (features,), or scores, shape (choices,)."""
+"""Hidden states, shape (features,), or scores, shape (choices,)."""
 
 LABEL = "label"
 OLD_CONTENT = "old_content"
