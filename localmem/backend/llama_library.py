@@ -351,7 +351,7 @@ class LlamaContext:
             library.llama_set_embeddings(self._context, False)
 
     def hidden(self, index: int = -1) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """The last layer's output, normalised, of one of the tokens last read in `keeping_hidden`: float32, (n_embd,)."""
+        """The last layer's output, normalised, of a token last read in `keeping_hidden`: float32, (n_embd,)."""
         pointer = _library().llama_get_embeddings_ith(self._context, index)
         if not pointer:
             raise BackendError("llama.cpp kept no hidden state")
