@@ -197,7 +197,7 @@ def test_the_package_prints_nothing():
 
 
 def test_the_public_names_are_these():
-    assert localmem.__all__ == ["Agent", "LocalmemError", "Settings", "Step", "load_settings", "open"]
+    assert localmem.__all__ == ["Agent", "LocalmemError", "Settings", "Step", "ToolRules", "load_settings", "open"]
 
 
 @pytest.mark.parametrize("name", localmem.__all__)
