@@ -26,6 +26,7 @@ _FOLDS = 7
 _PENALTIES = (0.003, 0.001, 0.0003, 0.0001)
 _TRUSTS = (0.0, 0.5, 1.0)
 _ITERATIONS = 300
+_LEAST_DEVIATION = 0.15
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -172,7 +173,8 @@ class _Data:
 
 
 def _scale(values: Array) -> Array:
-    return 1 / (values.std(0) + 1e-3) / np.sqrt(values.shape[1])
+    # A sign that hardly varies must not weigh the more for it.
+    return 1 / np.maximum(values.std(0), _LEAST_DEVIATION) / np.sqrt(values.shape[1])
 
 
 def fit(decisions: Sequence[Decision], prompt: str) -> Fit:

@@ -137,18 +137,20 @@ def tune(shared: Shared, name: str | None, *, file: Path | None, trials: int, ou
     from localmem.bench.cases import read_cases, sample, shipped_cases
     from localmem.bench.reliability import plain_settings
     from localmem.bench.tuning import PROFILES, fit, look_at, try_profiles
+    from localmem.bench.variants import variants
     from localmem.models import write_card
 
     settings, card = _card(shared, name)
     settings = plain_settings(replace(settings, model=card.name))
     cases = shipped_cases("dev") if file is None else read_cases(file)
+    looked_at = [*cases, *variants(cases)]
     tried = PROFILES if trials else (card.profile,)
     backend = runtime.load_backend(settings)
     try:
-        with tqdm(total=trials * len(tried) + len(cases), desc=card.name, unit="case", disable=shared.quiet) as bar:
+        with tqdm(total=trials * len(tried) + len(looked_at), desc=card.name, unit="case", disable=shared.quiet) as bar:
             found = try_profiles(backend, sample(cases, trials), settings, tried, on_case=lambda _: bar.update(1))
             best = found[0].profile
-            decisions, prompt = look_at(backend, cases, settings, best, on_case=lambda _: bar.update(1))
+            decisions, prompt = look_at(backend, looked_at, settings, best, on_case=lambda _: bar.update(1))
     finally:
         backend.close()
     fitted = fit(decisions, prompt)

@@ -1,0 +1,75 @@
+"""Development cases made of others, for fitting: new and half-empty agents, and the step after something was saved.
+
+Every case of the suite has full blocks and full stores, and most stand at the beginning of an event. A calibration
+fitted on those alone does not know what to do in a new agent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+
+from localmem.bench.cases import Case, Expected, PastCall, Turn, folded
+
+_SEARCHES = ("conversation_search", "conversation_search_date", "archival_memory_search")
+_APPENDED = 200  # characters of the message that are taken for what was saved
+
+
+def variants(cases: Sequence[Case]) -> list[Case]:
+    """One variant of each case that has any, always the same one."""
+    found: list[Case] = []
+    for case in cases:
+        possible = [*_emptier(case), *_saved(case)]
+        if possible:
+            choice = hashlib.sha256(case.id.encode()).digest()[0] % len(possible)
+            found.append(possible[choice])
+    return found
+
+
+def _emptier(case: Case) -> Iterator[Case]:
+    """The same message to an agent that remembers less, where that makes no other call right."""
+    if case.event != "user" or not case.user or any(turn.result is not None for turn in case.before):
+        return
+    wanted = set(case.expect)
+    if not wanted & set(_SEARCHES):
+        yield case.model_copy(update={"id": f"{case.id}+stores", "recall": (), "archive": ()})
+        if case.category in ("facts_new", "notes", "small_talk") or wanted == {"core_memory_append"}:
+            empty = {"recall": (), "archive": (), "human": "", "before": ()}
+            yield case.model_copy(update={"id": f"{case.id}+new", **empty})
+    elif wanted == {"archival_memory_search"}:
+        yield case.model_copy(update={"id": f"{case.id}+recall", "recall": ()})
+    elif "archival_memory_search" not in wanted:
+        yield case.model_copy(update={"id": f"{case.id}+archive", "archive": ()})
+
+
+def _saved(case: Case) -> Iterator[Case]:
+    """The step after the call that was right, when that saved something: the user is answered."""
+    call = _right_edit(case) if case.event == "user" and case.user else None
+    if call is None:
+        return
+    done = (Turn(user=case.user), Turn(call=call), Turn(result="Saved."))
+    yield case.model_copy(
+        update={
+            "id": f"{case.id}+saved",
+            "before": (*case.before, *done),
+            "user": None,
+            "expect": ("send_message",),
+            "args": Expected(),
+        }
+    )
+
+
+def _right_edit(case: Case) -> PastCall | None:
+    said = (case.user or "")[:_APPENDED]
+    label = case.args.label or "human"
+    if case.expect[0] == "core_memory_append":
+        return PastCall(name="core_memory_append", arguments={"label": label, "content": said})
+    if case.expect[0] == "archival_memory_insert":
+        return PastCall(name="archival_memory_insert", arguments={"content": said})
+    if case.expect[0] == "core_memory_replace" and case.args.old_contains:
+        block = case.persona if label == "persona" else case.human
+        for line in block.splitlines():
+            if folded(case.args.old_contains) in folded(line):
+                arguments = {"label": label, "old_content": line, "new_content": said}
+                return PastCall(name="core_memory_replace", arguments=arguments)
+    return None

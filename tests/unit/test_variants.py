@@ -1,0 +1,41 @@
+"""Cases made of others: what they take away, and what is right then."""
+
+from __future__ import annotations
+
+from localmem.bench.cases import Case, shipped_cases
+from localmem.bench.variants import variants
+
+
+def made(**fields: object) -> list[Case]:
+    case = {"id": "a", "user": "I moved to Porto.", "human": "Lives in Faro.", "recall": ["x", "y"], "archive": ["z"]}
+    cases = [Case.model_validate({**case, "id": str(number), **fields}) for number in range(60)]
+    return variants(cases)
+
+
+def test_the_step_after_an_edit_is_an_answer():
+    found = made(expect=["core_memory_replace"], args={"old_contains": "faro"})
+    (saved, *_) = [case for case in found if case.id.endswith("+saved")]
+    assert saved.expect == ("send_message",)
+    assert [next(iter(turn.model_dump(exclude_none=True))) for turn in saved.before] == ["user", "call", "result"]
+    assert saved.before[1].call is not None
+    assert saved.before[1].call.arguments["old_content"] == "Lives in Faro."
+    assert saved.user is None
+
+
+def test_a_new_agent_keeps_nothing_and_the_same_call_is_right():
+    found = made(expect=["core_memory_append"], category="facts_new")
+    (new, *_) = [case for case in found if case.id.endswith("+new")]
+    assert (new.human, new.recall, new.archive, new.expect) == ("", (), (), ("core_memory_append",))
+
+
+def test_what_is_searched_stays():
+    assert all(case.archive and not case.recall for case in made(expect=["archival_memory_search"]))
+    assert all(case.recall and not case.archive for case in made(expect=["conversation_search"]))
+    assert made(expect=["conversation_search", "archival_memory_search"]) == []
+
+
+def test_our_development_cases_have_variants_of_every_kind():
+    found = variants(shipped_cases("dev"))
+    kinds = {case.id.rpartition("+")[2] for case in found}
+    assert kinds == {"stores", "new", "recall", "archive", "saved"}
+    assert len({case.id for case in found}) == len(found) > 500
