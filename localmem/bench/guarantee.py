@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
 from localmem.backend.base import Backend, Completion, Sampling
@@ -29,10 +29,10 @@ class Tally:
     valid: int = 0
     executable: int = 0
     finished: int = 0
-    failures: list[str] | None = None
+    failures: list[str] = field(default_factory=list[str])
 
     def figures(self) -> dict[str, Any]:  # Any: JSON
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        return asdict(self)
 
     @property
     def kept(self) -> bool:
@@ -78,8 +78,7 @@ def prove(
 ) -> Tally:
     """At least `calls` calls: case after case, each function that may be called there; as many as there are at most."""
     functions = declared_functions()
-    tally = Tally(failures=[])
-    assert tally.failures is not None
+    tally = Tally()
     for case in spread(cases):
         forcing = OneFunctionBackend(backend, temperature)
         forcing.seed = tally.calls

@@ -8,6 +8,7 @@ import platform
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -100,15 +101,20 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(line)} |" for line in (header, ["---"] * len(header), *rows)]
 
 
+def check_plotting() -> None:
+    """Raise LocalmemError where matplotlib is not installed: better before an hour of measuring than behind it."""
+    if find_spec("matplotlib") is None:
+        raise LocalmemError("a plot needs matplotlib", "Install it: pip install 'localmem[plot]'.")
+
+
 def plot(results: Sequence[Mapping[str, Any]], path: Path) -> None:  # Any: JSON
     """Reliability against speed, one point a model and arm, as an image of the kind `path` is named for.
 
     Raises LocalmemError where matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise LocalmemError("a plot needs matplotlib", "Install it: pip install 'localmem[plot]'.") from error
+    check_plotting()
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
     marks = {"free": "x", "schema": "s", "state": "o", "tuned": "*"}

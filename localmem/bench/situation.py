@@ -31,9 +31,8 @@ def situation(case: Case, backend: Backend, settings: Settings, profile: Profile
     with localmem.open("case", settings=settings, backend=backend, profile=profile, now=lambda: NOW) as agent:
         for label, text in (("persona", case.persona), ("human", case.human)):
             block = agent.working_context.block(label)
-            limit = max(
-                block.limit, count(backend.tokenizer, text) + _ROOM
-            )  # one vocabulary's 100 tokens are another's 300
+            # One vocabulary's 100 tokens are another's 300.
+            limit = max(block.limit, count(backend.tokenizer, text) + _ROOM)
             agent.add_block(replace(block, value=text, limit=limit))
         for index, old in enumerate(case.recall):
             when = old.date or NOW - (len(case.recall) - index + 7) * _DAY

@@ -147,40 +147,20 @@ class Agent:
         Raises ChainLimit when the steps are used up without an answer, LocalmemError when another event is being
         handled, BackendError and StorageError as they come; everything written so far is kept.
         """
-        self.wake()
-        if not self._busy.acquire(blocking=False):
-            raise LocalmemError("the agent is busy with another event", "Wait until its steps have been read.")
-        self._cancellation.clear()
-        try:
+        with self._one_at_a_time():
             self.note(event)
             yield from self._run(Chain(event.kind, event.text, rules or self.options.rules), on_reply)
-            self.queue_manager.forget_failures()
-            if self.queue_manager.warning_due and not self._cancellation.cancelled:
-                yield from self._warn()
-                self.queue_manager.forget_failures()
-        finally:
-            self._cancellation.clear()  # a flush outside an event must not find it set
-            self._busy.release()
 
     def resume(self, *, on_reply: OnReply | None = None) -> Iterator[Step]:
         """Go on with the newest event where its steps were cut short; no steps when it is dealt with.
 
         Raises as `handle` does.
         """
-        chain = self._unfinished()
-        if chain is None:
-            return
-        self.wake()
-        if not self._busy.acquire(blocking=False):
-            raise LocalmemError("the agent is busy with another event", "Wait until its steps have been read.")
-        self._cancellation.clear()
-        try:
-            self._event_kind = chain.kind
-            yield from self._run(chain, on_reply)
-            self.queue_manager.forget_failures()
-        finally:
-            self._cancellation.clear()
-            self._busy.release()
+        with self._one_at_a_time():
+            chain = self._unfinished()
+            if chain is not None:
+                self._event_kind = chain.kind
+                yield from self._run(chain, on_reply)
 
     def note(self, event: Event) -> None:
         """Put an event into the queue without running the processor: it is read with the next one."""
@@ -383,8 +363,27 @@ class Agent:
     # -- the loop ------------------------------------------------------------------------------------------------
 
     def _run(self, chain: Chain, on_reply: OnReply | None) -> Iterator[Step]:
-        """The steps of an event that stands in the queue."""
-        return self._save_what_matters(chain) if chain.kind == "memory_pressure" else self._deal_with(chain, on_reply)
+        """The steps of an event that stands in the queue, and of the memory-pressure warning when that is due."""
+        yield from (
+            self._save_what_matters(chain) if chain.kind == "memory_pressure" else self._deal_with(chain, on_reply)
+        )
+        self.queue_manager.forget_failures()
+        if self.queue_manager.warning_due and not self._cancellation.cancelled:
+            yield from self._warn()
+            self.queue_manager.forget_failures()
+
+    @contextmanager
+    def _one_at_a_time(self) -> Generator[None]:
+        """The agent is busy in here. Raises LocalmemError when it is already."""
+        self.wake()
+        if not self._busy.acquire(blocking=False):
+            raise LocalmemError("the agent is busy with another event", "Wait until its steps have been read.")
+        self._cancellation.clear()
+        try:
+            yield
+        finally:
+            self._cancellation.clear()  # a flush outside an event must not find it set
+            self._busy.release()
 
     def _unfinished(self) -> Chain | None:
         """The newest event, when it wakes the processor and nothing, or a result, is the last thing that came of it."""

@@ -55,7 +55,7 @@ def reliability(
     is counted is whether each call parses, fits its schema, can be carried out and ends in time.
     """
     from localmem.bench.cases import read_cases, sample, shipped_cases
-    from localmem.bench.report import HEADER, markdown, result, write
+    from localmem.bench.report import HEADER, check_plotting, markdown, result, write
 
     cases = shipped_cases("dev" if split == "dev" else "test") if file is None else read_cases(file)
     if limit is not None:
@@ -66,6 +66,8 @@ def reliability(
         _prove(shared, [replace(settings, model=name) for name in named], cases, calls, out)
         return
     runs: list[ModelRun] = []
+    if out is not None:
+        check_plotting()
     journals: list[Path] = []
     for name in named:
         run, journal = _run(shared, replace(settings, model=name), cases, arms or _ARMS, fresh=fresh)
@@ -149,7 +151,7 @@ def _prove(shared: Shared, each: list[Settings], cases: list[Case], calls: int, 
                 kept = kept and tally.kept
                 counts = (tally.calls, tally.parsed, tally.valid, tally.executable, tally.finished)
                 rows.append((card.name, f"{temperature:g}", *counts))
-                for failure in tally.failures or ():
+                for failure in tally.failures:
                     shared.say(failure)
         finally:
             backend.close()
