@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
+
+from localmem.bench.journal import JsonLines
 
 Record = dict[str, Any]
 """JSON."""
@@ -14,15 +15,8 @@ class Journal:
     """Records by their key. `path` None keeps them in memory only."""
 
     def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._known: dict[str, Record] = {}
-        if path is not None and path.is_file():
-            for line in path.read_text(encoding="utf-8").splitlines():
-                try:
-                    key, record = json.loads(line)
-                except ValueError:
-                    continue  # a line that was cut off as it was written: it is measured again
-                self._known[key] = record
+        self._lines = JsonLines(path)
+        self._known: dict[str, Record] = dict(self._lines.read())
 
     def known(self, key: str) -> Record | None:
         return self._known.get(key)
@@ -30,20 +24,17 @@ class Journal:
     def add(self, key: str, record: Record) -> Record:
         """Keep a record; gives it."""
         self._known[key] = record
-        if self._path is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps([key, record], ensure_ascii=False) + "\n")
+        self._lines.append([key, record])
         return record
 
     def put_away(self) -> None:
         """All of it has been told: the next run measures anew. What was answered stays to be read, beside it."""
         self._known.clear()
-        if self._path is not None and self._path.is_file():
-            self._path.replace(self._path.with_suffix(".done.jsonl"))
+        if self._lines.path is not None and self._lines.path.is_file():
+            self._lines.path.replace(self._lines.path.with_suffix(".done.jsonl"))
 
     def forget(self) -> None:
         """Begin again."""
         self._known.clear()
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
+        if self._lines.path is not None:
+            self._lines.path.unlink(missing_ok=True)

@@ -13,6 +13,7 @@ from localmem import models
 from localmem.backend.base import Backend
 from localmem.bench.arms import ARMS, Arm, FreeBackend, SchemaBackend
 from localmem.bench.cases import Case
+from localmem.bench.journal import JsonLines
 from localmem.bench.scoring import Outcome
 from localmem.bench.situation import decide, situation
 from localmem.calls.grammar import Schema
@@ -30,25 +31,17 @@ class Journal:
     """Outcomes as they come, a line each, so that a run that was stopped goes on. `path` None keeps nothing."""
 
     def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._known: dict[tuple[str, str], Outcome] = {}
-        if path is not None and path.is_file():
-            for line in path.read_text(encoding="utf-8").splitlines():
-                try:
-                    record = json.loads(line)
-                    self._known[record["arm"], record["outcome"]["case"]] = Outcome(**record["outcome"])
-                except (ValueError, KeyError, TypeError):
-                    continue  # a line that was cut off as it was written: that decision is made again
+        self._lines = JsonLines(path)
+        self._known: dict[tuple[str, str], Outcome] = {
+            (record["arm"], record["outcome"]["case"]): Outcome(**record["outcome"]) for record in self._lines.read()
+        }
 
     def known(self, arm: Arm, case: Case) -> Outcome | None:
         return self._known.get((arm, case.id))
 
     def add(self, arm: Arm, outcome: Outcome) -> None:
         self._known[arm, outcome.case] = outcome
-        if self._path is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"arm": arm, "outcome": asdict(outcome)}, ensure_ascii=False) + "\n")
+        self._lines.append({"arm": arm, "outcome": asdict(outcome)})
 
 
 def run(

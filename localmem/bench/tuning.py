@@ -8,27 +8,26 @@ from typing import Any, cast
 
 import numpy as np
 
-from localmem.backend.base import Backend, Completion
+from localmem.backend.base import Backend
 from localmem.backend.llama import LlamaBackend
-from localmem.bench.arms import Delegate
 from localmem.bench.cases import Case
+from localmem.bench.looks import LookingBackend, Looks
 from localmem.bench.reliability import declared_functions, judge, ordered
 from localmem.bench.scoring import Outcome, share
 from localmem.bench.situation import decide, situation
-from localmem.calls.calibration import NO_CALIBRATION, Calibration, Choice, Guidance, Outlook, Vector
-from localmem.calls.grammar import CallGrammar
-from localmem.calls.prompt import Prompt
+from localmem.calls.calibration import NO_CALIBRATION, Calibration, Choice, Outlook, Vector
 from localmem.config import Settings
-from localmem.kernel.messages import Usage
 from localmem.models import Profile
 
 _FOLDS = 7
-_PENALTIES = (0.003, 0.001, 0.0003, 0.0001)
+_PENALTIES = (0.003, 0.001, 0.0003, 0.0001)  # falling: each regression starts from the one before
 _TRUSTS = (0.0, 0.5, 1.0)
 _ITERATIONS = 300
 _LEAST_DEVIATION = 0.15
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
+Weights = tuple[Array, Array]
+"""Of the choices, shape (choices, features), and the bias of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,31 +44,19 @@ class Decision:
         return frozenset(self.outlook.towards)
 
 
-class LookingBackend(Delegate):
-    """Looks at each choice instead of making it."""
-
-    def __init__(self, backend: LlamaBackend) -> None:
-        super().__init__(backend)
-        self.seen: list[tuple[Outlook, Vector]] = []
-
-    def complete(
-        self, prompt: Prompt, *, grammar: CallGrammar, guidance: Guidance, owner: str = "", **_: object
-    ) -> Completion:
-        backend = cast("LlamaBackend", self._backend)
-        self.seen.append((backend.look(prompt, grammar, owner=owner), guidance.signs))
-        return Completion("", (), "stop", Usage(prompt_tokens=prompt.tokens))
-
-
 def look_at(
     backend: LlamaBackend,
     cases: Sequence[Case],
     settings: Settings,
     profile: Profile,
     *,
+    looks: Looks | None = None,
+    weights: str = "",
     on_case: Callable[[Case], object] | None = None,
 ) -> tuple[list[Decision], str]:
-    """The decisions of `cases`, and the fingerprint of the prompt they were looked at with."""
-    looking = LookingBackend(backend)
+    """The decisions of `cases`, and the fingerprint of the prompt they were looked at with. What `looks` knows of these
+    `weights` (any name that is theirs alone) is not looked at again."""
+    looking = LookingBackend(backend, looks or Looks(None), weights)
     uncalibrated = replace(profile, calibration=NO_CALIBRATION)
     decisions: list[Decision] = []
     prompt = ""
@@ -177,7 +164,11 @@ def _scale(values: Array) -> Array:
     return 1 / np.maximum(values.std(0), _LEAST_DEVIATION) / np.sqrt(values.shape[1])
 
 
-def fit(decisions: Sequence[Decision], prompt: str) -> Fit:
+REGRESSIONS = len(_TRUSTS) * len(_PENALTIES) * _FOLDS
+"""How many of them a fit makes before the last."""
+
+
+def fit(decisions: Sequence[Decision], prompt: str, *, on_regression: Callable[[], object] | None = None) -> Fit:
     """The calibration that chooses best on people it has not seen: penalty and trust are those with which most choices
     are right when each fold of the cases' profiles is left out of the fitting in turn.
 
@@ -188,12 +179,15 @@ def fit(decisions: Sequence[Decision], prompt: str) -> Fit:
     everything = np.arange(len(data.fold))
     scored: list[tuple[float, float, float]] = []
     for trust in _TRUSTS:
+        starts: list[Weights | None] = [None] * _FOLDS
         for penalty in _PENALTIES:
             right = 0.0
             for fold in range(_FOLDS):
                 inside, outside = everything[data.fold != fold], everything[data.fold == fold]
-                weights, bias = _regress(data, inside, penalty, trust)
+                weights, bias = starts[fold] = _regress(data, inside, penalty, trust, starts[fold])
                 right += _hits(data, outside, weights, bias, trust)
+                if on_regression is not None:
+                    on_regression()
             scored.append((right / len(everything), penalty, trust))
     best, penalty, trust = max(scored)
     weights, bias = _regress(data, everything, penalty, trust)
@@ -209,7 +203,7 @@ def fit(decisions: Sequence[Decision], prompt: str) -> Fit:
     return Fit(calibration, best, _hits(data, everything, *none, 1.0) / len(everything))
 
 
-def _regress(data: _Data, rows: Any, penalty: float, trust: float) -> tuple[Array, Array]:
+def _regress(data: _Data, rows: Any, penalty: float, trust: float, start: Weights | None = None) -> Weights:
     from scipy.optimize import minimize
 
     features, right = data.features[rows], data.right[rows]
@@ -227,9 +221,8 @@ def _regress(data: _Data, rows: Any, penalty: float, trust: float) -> tuple[Arra
         value = float(-np.log(hit).mean() + penalty * (weights**2).sum() / 2)
         return value, np.concatenate([(slope.T @ features + penalty * weights).ravel(), slope.sum(axis=0)])
 
-    found = minimize(
-        loss, np.zeros(choices * (width + 1)), jac=True, method="L-BFGS-B", options={"maxiter": _ITERATIONS}
-    )
+    begin = np.zeros(choices * (width + 1)) if start is None else np.concatenate([start[0].ravel(), start[1]])
+    found = minimize(loss, begin, jac=True, method="L-BFGS-B", options={"maxiter": _ITERATIONS})
     flat = np.asarray(found.x, np.float64)
     return flat[: choices * width].reshape(choices, width), flat[choices * width :]
 

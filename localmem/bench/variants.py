@@ -1,7 +1,7 @@
 """Development cases made of others, for fitting: new and half-empty agents, and the step after something was saved.
 
-Every case of the suite has full blocks and full stores, and most stand at the beginning of an event. A calibration
-fitted on those alone does not know what to do in a new agent.
+Most cases of the suite have full blocks and full stores, and stand at the beginning of an event. A calibration fitted
+on those alone does not know what to do in a new agent.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import hashlib
 from collections.abc import Iterator, Sequence
 
 from localmem.bench.cases import Case, Expected, PastCall, Turn, folded
+from localmem.kernel.messages import SEARCHES
 
-_SEARCHES = ("conversation_search", "conversation_search_date", "archival_memory_search")
 _APPENDED = 200  # characters of the message that are taken for what was saved
 
 
@@ -31,7 +31,7 @@ def _emptier(case: Case) -> Iterator[Case]:
     if case.event != "user" or not case.user or any(turn.result is not None for turn in case.before):
         return
     wanted = set(case.expect)
-    if not wanted & set(_SEARCHES):
+    if not wanted & set(SEARCHES):
         yield case.model_copy(update={"id": f"{case.id}+stores", "recall": (), "archive": ()})
         if case.category in ("facts_new", "notes", "small_talk") or wanted == {"core_memory_append"}:
             empty = {"recall": (), "archive": (), "human": "", "before": ()}

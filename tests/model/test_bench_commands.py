@@ -62,6 +62,14 @@ def test_tune_writes_a_card_whose_calibration_is_used(tmp_path: Path, weights: P
     names = {path.name for path in (tmp_path / "cards").iterdir()}
     assert names == {"smollm2-135m-instruct.toml", "smollm2-135m-instruct.calibration.json"}
 
+    looks = tmp_path / "bench" / "smollm2-135m-instruct.looks.jsonl"
+    seen = looks.read_text(encoding="utf-8")
+    looks.write_text(seen[: len(seen) // 2], encoding="utf-8")  # as though it had been stopped
+    again = localmem([*command, "--out", str(tmp_path / "again")], home=tmp_path, models=weights)
+    assert again.returncode == 0, again.stderr
+    for name in names:
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "cards" / name).read_bytes()
+
 
 @pytest.mark.parametrize(
     ("arguments", "said"),

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from localmem.config import Settings
     from localmem.models import ModelCard, ProgressFactory
 
+_VARIED = 3  # of so many development cases one is varied too
+
 
 @click.group()
 def models() -> None:
@@ -135,25 +137,36 @@ def tune(shared: Shared, name: str | None, *, file: Path | None, trials: int, ou
 
     from localmem import runtime
     from localmem.bench.cases import read_cases, sample, shipped_cases
+    from localmem.bench.looks import Looks
     from localmem.bench.reliability import plain_settings
-    from localmem.bench.tuning import PROFILES, fit, look_at, try_profiles
+    from localmem.bench.tuning import PROFILES, REGRESSIONS, fit, look_at, try_profiles
     from localmem.bench.variants import variants
     from localmem.models import write_card
 
     settings, card = _card(shared, name)
     settings = plain_settings(replace(settings, model=card.name))
     cases = shipped_cases("dev") if file is None else read_cases(file)
-    looked_at = [*cases, *variants(cases)]
+    looked_at = [*cases, *variants(sample(cases, len(cases) // _VARIED))]
     tried = PROFILES if trials else (card.profile,)
     backend = runtime.load_backend(settings)
     try:
-        with tqdm(total=trials * len(tried) + len(looked_at), desc=card.name, unit="case", disable=shared.quiet) as bar:
+        cases_in_all = trials * len(tried) + len(looked_at)
+        with tqdm(total=cases_in_all, desc=card.name, unit="case", disable=shared.quiet) as bar:
             found = try_profiles(backend, sample(cases, trials), settings, tried, on_case=lambda _: bar.update(1))
             best = found[0].profile
-            decisions, prompt = look_at(backend, looked_at, settings, best, on_case=lambda _: bar.update(1))
+            decisions, prompt = look_at(
+                backend,
+                looked_at,
+                settings,
+                best,
+                looks=Looks(settings.home / "bench" / f"{card.name}.looks.jsonl"),
+                weights=card.sha256 or card.name,
+                on_case=lambda _: bar.update(1),
+            )
     finally:
         backend.close()
-    fitted = fit(decisions, prompt)
+    with tqdm(total=REGRESSIONS, desc="fitting", unit="fit", disable=shared.quiet) as bar:
+        fitted = fit(decisions, prompt, on_regression=bar.update)
     profile = replace(best, calibration=fitted.calibration if fitted.helps else None)
     path = write_card(replace(card, profile=profile), out or settings.models_dir)
     scores = [
