@@ -31,7 +31,7 @@ from localmem.memory.functions import NOTHING
 from localmem.memory.recall import Recall
 from localmem.resources import data_dir
 from localmem.storage.agent_store import AgentRow, AgentStore, BlockRow, check_agent_name
-from localmem.storage.database import Database
+from localmem.storage.database import MEMORY, Database
 from localmem.storage.embedder import Embedder, HashEmbedder, SentenceTransformerEmbedder
 from localmem.storage.lock import agent_lock
 
@@ -67,14 +67,15 @@ def open(  # noqa: A001  # localmem.open is the public name
 
     `model` is a card's name or a path to a GGUF. `backend` and `embedder` replace those of the settings, `profile` that
     of the model's card. `rules` say what may be called when. Of the built-in functions only `functions` are told of and
-    offered, and `send_message`; None is all of them. The agent is locked against other processes until `close`. Raises
-    LocalmemError in its many kinds.
+    offered, and `send_message`; None is all of them. The agent is locked against other processes until `close`, but not
+    in the database `:memory:`. Raises LocalmemError in its many kinds.
     """
     settings = settings or load_settings(flags={"model": model})
     check_agent_name(name)
     ensure_home(settings)
     with ExitStack() as held:
-        held.enter_context(agent_lock(settings.home / "locks", name))
+        if str(settings.database) != MEMORY:  # which no other process sees
+            held.enter_context(agent_lock(settings.home / "locks", name))
         database = held.enter_context(Database(settings.database))
         store = AgentStore(database)
         row = _row(store, name, settings, now, create=create)

@@ -23,8 +23,7 @@ from benchmarks.common import part_parser, show, temporary_settings
 from localmem.backend.llama import LlamaBackend
 from localmem.config import Settings
 from localmem.kernel.agent import Agent
-from localmem.kernel.messages import Step
-from localmem.memory.functions import EDITS
+from localmem.kernel.messages import SAVING, Step
 from localmem.runtime import load_backend, make_embedder
 from localmem.runtime import open as open_agent
 
@@ -160,7 +159,7 @@ def _add(turn: Turn, step: Step, run: Run) -> None:
     turn.reused += step.usage.reused_tokens
     turn.evaluated += step.usage.evaluated_tokens
     turn.generated += step.usage.generated_tokens
-    run.edits += step.result.ok and step.call is not None and step.call.name in EDITS
+    run.edits += step.result.ok and step.call is not None and step.call.name in SAVING
 
 
 def _side_tokens(agent: Agent) -> int:

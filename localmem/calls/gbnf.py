@@ -24,6 +24,7 @@ from localmem.calls.pattern import (
     Ranges,
     Repeated,
     Sequential,
+    but,
     common,
     lengths,
     parse,
@@ -224,7 +225,7 @@ class _Values:
     def _text(self, schema: Schema) -> str:
         self._only(schema, "type", "minLength", "maxLength", "pattern", "format", "not")
         least, most = schema.get("minLength", 0), schema.get("maxLength")
-        if "not" in schema:
+        if "not" in schema and "pattern" not in schema:
             self._only(schema, "type", "minLength", "maxLength", "not")
             rest = self._but(_barred(schema["not"], self), least, most)
             if not rest:
@@ -241,7 +242,10 @@ class _Values:
         shortest, longest = lengths(node)
         if shortest < least or (most is not None and (longest is None or longest > most)):
             raise self.refuse(f"a pattern of {shortest} to {longest or 'any number of'} characters and a length")
-        return self._writer.rule("string", f'"\\"" {self._sequence(node)} "\\""')
+        kept = but(node, _barred(schema["not"], self)) if "not" in schema else node
+        if kept is None:
+            raise self.refuse("a text that is none of all there are")
+        return self._writer.rule("string", f'"\\"" {self._sequence(kept)} "\\""')
 
     def _but(self, barred: frozenset[str], least: int, most: int | None, written: str = "") -> str:
         """The rest of a text that is none of `barred`, which all begin with `written`, and its closing quote.

@@ -29,12 +29,27 @@ ROOM = "x-maxTokens"
 """Of a string in a schema: how many of the model's tokens it may have. The decode loop sees to it, no grammar can."""
 NOT_BLANK = r"^\S"
 """The pattern of a text that begins with something to read."""
+_PLAIN_PATTERN = re.compile(r"\^[-0-9()?:|\[\]]+\$")
+_LABEL = "[a-z0-9]{1,20}(-[a-z0-9]{1,20})?"
+_STEP = "[A-Za-z0-9._~-]{1,40}"
+URI = (
+    f"^https?://({_LABEL}\\.){{0,3}}[a-z]{{2,20}}(:[1-9][0-9]{{0,3}})?(/{_STEP}){{0,3}}/?"
+    "([?][A-Za-z0-9._~=&+-]{1,80})?(#[A-Za-z0-9._~-]{1,20})?$"
+)
+"""What is written where a schema asks for a URI: an address on the web, which every reader of URIs takes."""
+URI_CHARACTERS = 390
+"""More than any such address has."""
 _REPLY_CHARACTERS = 1_500
 _SCHEMAS_BY_NAME = ("properties", "patternProperties", "$defs")
 LARGEST = 999_999_999_999_999
 """Of an integer or a number without a bound of its own, either way."""
 DECIMAL = 0.000001
 """What a number is a multiple of."""
+
+
+def is_plain(pattern: str) -> bool:
+    """Whether a pattern is of whole texts of digits and hyphens, which JSON and any regular expression write alike."""
+    return _PLAIN_PATTERN.fullmatch(pattern) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +139,10 @@ def closed(schema: Any) -> Any:  # Any: JSON
         for key, value in schema.items()
         if key != ROOM
     }
+    if found.get("format") == "uri" and found.get("maxLength", URI_CHARACTERS) >= URI_CHARACTERS:
+        # The format as llguidance has it knows places where a model may go on for ever and hosts that are none.
+        found = {key: value for key, value in found.items() if key not in ("format", "minLength", "maxLength")}
+        found["pattern"] = URI
     kinds = [found["type"]] if isinstance(found.get("type"), str) else found.get("type", [])
     if {"enum", "const"} & found.keys() or not {"integer", "number"} & set(kinds):
         return found
@@ -170,8 +189,10 @@ def _has_not(schema: Schema) -> bool:
 
 def _string_but(schema: Schema) -> str:
     """A JSON string as a Lark terminal: any but those in its `not`, each spelled the one way the terminal knows."""
-    low, high = schema.get("minLength", 0), schema.get("maxLength", "")
     spelled = "|".join(map(_literal, schema["not"]["enum"]))
+    if is_plain(schema.get("pattern", "")):
+        return f'/"({schema["pattern"].strip("^$")})"/ & ~/({spelled})/'
+    low, high = schema.get("minLength", 0), schema.get("maxLength", "")
     begun = " & " + _BEGUN_STRING if schema.get("pattern") == NOT_BLANK else ""
     return f"/{_CHARACTER_STRING.format(low=low, high=high)}/{begun} & ~/({spelled})/"
 

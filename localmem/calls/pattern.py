@@ -6,7 +6,7 @@ alternatives, counted repeats, `^` and `$` at the ends. Anything else raises Loc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from localmem.errors import LocalmemError
@@ -81,6 +81,8 @@ class Repeated:
 
 Node = Characters | Sequential | Alternatives | Repeated
 
+_EMPTY = Sequential(())
+
 
 def lengths(node: Node) -> tuple[int, int | None]:
     """The fewest and the most characters of a text that fits; None where there is no most."""
@@ -137,6 +139,65 @@ def _fewer(node: Repeated, longest: int) -> Node | None:
         )
     part = within(node.part, longest)
     return Sequential(()) if part is None else Repeated(part, 0, 1)
+
+
+def but(node: Node, barred: Collection[str]) -> Node | None:
+    """The texts of `node` that are none of `barred`; None where there are none.
+
+    A tree of the barred texts' characters: where a text leaves it, what `node` allows is free. No repeated part of
+    `node` may be empty.
+    """
+    ways: list[Node] = []
+    if lengths(node)[0] == 0 and "" not in barred:
+        ways.append(_EMPTY)
+    heads = sorted({text[0] for text in barred if text})
+    for head in heads:
+        following = _after(node, head)
+        rest = None if following is None else but(following, [text[1:] for text in barred if text[:1] == head])
+        if rest is not None:
+            ways.append(Sequential((Characters(((ord(head), ord(head)),)), rest)))
+    free = _beginning(node, without([(ord(head), ord(head)) for head in heads]))
+    return _either(*ways, free)
+
+
+def _beginning(node: Node, ranges: Ranges) -> Node | None:
+    """The texts of `node` whose first character is one of `ranges`."""
+    if isinstance(node, Characters):
+        both = common(node.ranges, ranges)
+        return Characters(both) if both else None
+    return _first(node, lambda part: _beginning(part, ranges))
+
+
+def _after(node: Node, head: str) -> Node | None:
+    """What follows in the texts of `node` that begin with `head` (Brzozowski's derivative)."""
+    if isinstance(node, Characters):
+        return _EMPTY if common(node.ranges, ((ord(head), ord(head)),)) else None
+    return _first(node, lambda part: _after(part, head))
+
+
+def _first(node: Sequential | Alternatives | Repeated, change: Callable[[Node], Node | None]) -> Node | None:
+    """`node` with `change` made to the part that its first character belongs to, whichever that is."""
+    if isinstance(node, Alternatives):
+        return _either(*map(change, node.parts))
+    if isinstance(node, Repeated):
+        if node.most == 0:
+            return None
+        most = None if node.most is None else node.most - 1
+        return _joined(change(node.part), Repeated(node.part, max(0, node.least - 1), most))
+    if not node.parts:
+        return None
+    rest = Sequential(node.parts[1:])
+    here = _joined(change(node.parts[0]), rest)
+    return _either(here, change(rest)) if lengths(node.parts[0])[0] == 0 else here
+
+
+def _joined(first: Node | None, rest: Node) -> Node | None:
+    return None if first is None else Sequential((first, rest))
+
+
+def _either(*ways: Node | None) -> Node | None:
+    kept = tuple(way for way in ways if way is not None)
+    return None if not kept else kept[0] if len(kept) == 1 else Alternatives(kept)
 
 
 def parse(pattern: str) -> Node:

@@ -30,17 +30,29 @@ from localmem.kernel.chain import Chain
 from localmem.kernel.events import DocumentUploaded, Event, Login, MemoryPressure, TimerFired, UserMessage
 from localmem.kernel.executor import execute, parse
 from localmem.kernel.idle import IdleWork
-from localmem.kernel.messages import FAILURE, FunctionCall, FunctionResult, Kind, Step, Usage
-from localmem.kernel.queue_manager import OPENS_EXCHANGE, QueueManager
+from localmem.kernel.messages import (
+    FAILURE,
+    OPENS_EXCHANGE,
+    SAVING,
+    SEARCHES,
+    FunctionCall,
+    FunctionResult,
+    Kind,
+    Message,
+    Step,
+    Usage,
+)
+from localmem.kernel.queue_manager import QueueManager
 from localmem.kernel.rules import ToolRules
 from localmem.kernel.scheduler import missed_until, next_due
 from localmem.kernel.tokens import clean
 from localmem.memory.archival import Archival
-from localmem.memory.functions import EDITS, SEARCHES, MemoryFunctions, Phase, is_question
+from localmem.memory.functions import MemoryFunctions, Phase
 from localmem.memory.main_context import MainContext, Prefix
 from localmem.memory.recall import Recall
 from localmem.memory.signs import SIGNS, Vector, line_weights, signs
 from localmem.memory.summary import Summarizer
+from localmem.memory.user_text import asked_in, is_question, statements
 from localmem.memory.working_context import Block, WorkingContext
 from localmem.storage.agent_store import AgentRow, AgentStore, Author, BlockRow, InferenceRow, SummaryRow, TimerRow
 from localmem.storage.database import Database
@@ -48,6 +60,7 @@ from localmem.storage.embedder import Embedder
 
 OnReply = Callable[[str], None]
 
+_CALL_TOKENS = 96  # of the answer's reserve: what a call takes beside a long text in it
 _RESULT_SHARE = 0.12  # of the window: what a function's result may take
 _PRESSURE_STEPS = 3  # what a memory-pressure warning may cost
 _WAKING: tuple[Kind, ...] = ("user_message", "timer", "memory_pressure")  # other events are noted, and wait for one
@@ -188,7 +201,7 @@ class Agent:
                 token_ids=self._ids_of_call(call.name, arguments),
             )
             if said is None:
-                self.queue_manager.append("function", "result", result)
+                self._append_result(call, result)
 
     def log_in(self) -> None:
         """Tell the agent that the user is here, and since when they were away."""
@@ -320,6 +333,7 @@ class Agent:
             persona=memory.get("persona", ""),
             passage=passage,
             older=older,
+            stated=statements(text) if queue[start].kind == "user_message" else (),
             unsaved=self._memory_functions.unsaved_statements() if queue[start].kind == "memory_pressure" else (),
         )
 
@@ -395,16 +409,20 @@ class Agent:
         for message, following in zip(queue[start:], queue[start + 1 :], strict=False):
             if message.kind == "call" and following.kind == "result":
                 result = FunctionResult(not following.text.startswith(FAILURE), following.text)
-                try:
-                    chain.add(self.frame.parse(message.content), result)
-                except FunctionError:  # what was written was no call
-                    chain.add(None, result)
+                chain.add(self._call_of(message), result)
         return chain
+
+    def _call_of(self, message: Message) -> FunctionCall | None:
+        """The call a message of the queue holds; None when what was written was no call."""
+        try:
+            return self.frame.parse(message.content)
+        except FunctionError:
+            return None
 
     def _deal_with(self, chain: Chain, on_reply: OnReply | None) -> Iterator[Step]:
         """Steps until the event is dealt with."""
         must_answer = chain.kind == "user_message"
-        barred = set(EDITS) if must_answer and is_question(chain.text) else set[str]()  # a question: nothing to save
+        barred = set(SAVING) if must_answer and is_question(chain.text) else set[str]()  # a question: nothing to save
         spent = 0
         last = False
         while chain.steps < self.options.max_steps:
@@ -524,8 +542,16 @@ class Agent:
         kind = "reply" if said is not None else "call"
         self._append_call(kind, text, completion)
         if said is None:
-            self.queue_manager.append("function", "result", result.text, step_id=self._step_id)
+            self._append_result(call, result.text)
         return step
+
+    def _append_result(self, call: FunctionCall, text: str) -> None:
+        """What came of a call. Behind what a search found stands the user's question once more: by then it is far away,
+        and a small model takes up the last thing it has read."""
+        event = next((message for message in reversed(self.main_context.queue) if message.kind in OPENS_EXCHANGE), None)
+        asked = asked_in(event.text) if event is not None and event.kind == "user_message" else ""
+        content = f"{text}\n{asked}" if asked and call.name in SEARCHES else text
+        self.queue_manager.append("function", "result", text, content=content, step_id=self._step_id)
 
     def _append_call(self, kind: str, text: str, completion: Completion) -> None:
         self.queue_manager.append(
@@ -589,7 +615,9 @@ class Agent:
             archival=self.archival,
             tokenizer=self.backend.tokenizer,
             result_tokens=int(self.options.budget.limit * _RESULT_SHARE),
+            text_tokens=self.options.budget.reserve - _CALL_TOKENS,
             visible=lambda: self.main_context.queue,
+            call_of=self._call_of,
             has_timers=lambda: self._timers_known,
             pause_timers=self._pause_timers,
             now=self._now,

@@ -1,7 +1,7 @@
 """The calls of one event, in order, and what they leave to call next: by the tool rules, and by plain sense. Pure.
 
-Plain sense: the call that has just failed fails again, a search whose every page has been read finds nothing new, and
-a function that works may be repeated without end by a small model. The grammar leaves all three out.
+Plain sense: the call that has just failed fails again, a search made twice finds the same, and a function that works
+may be repeated without end by a small model. The grammar leaves all three out.
 """
 
 from __future__ import annotations
@@ -12,15 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from localmem.calls.grammar import NOT_BLANK, FunctionChoice, Schema
-from localmem.kernel.messages import FunctionCall, FunctionResult, Kind
+from localmem.calls.frame import HEARTBEAT, THOUGHT
+from localmem.calls.grammar import NOT_BLANK, FunctionChoice, Schema, is_plain
+from localmem.kernel.messages import SAVING, SEARCHES, FunctionCall, FunctionResult, Kind
 from localmem.kernel.rules import Done, ToolRules
 
 MOST_CALLS = 3
 """Of one function an event, where no rule says otherwise."""
-
-SAVING = ("core_memory_append", "core_memory_replace", "archival_memory_insert")
-"""The functions that write to memory."""
 
 # "I have saved that", as the models say it in the languages of the benchmark.
 _CLAIM = re.compile(
@@ -33,9 +31,8 @@ _CLAIM = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _ANSWER = "send_message"
-_QUERY = "query"
-_PAGE = re.compile(r"Results .* page (\d+) of (\d+):")
-_NOTHING_LEFT = ("Nothing found", "There is no page")
+_QUERY, _PAGE = "query", "page"
+_EXTRAS = (THOUGHT, HEARTBEAT)  # a call is no other for what it says beside
 
 
 @dataclass(slots=True)
@@ -82,31 +79,14 @@ class Chain:
             if not wanted:
                 return None
             schema = _with_property(schema, _QUERY, {"enum": wanted})
-        read = self._read_through(choice.name)
-        if read:
-            schema = without_value(schema, _QUERY, read)
+        for call, _ in self.done:
+            if call.name == choice.name and call.name in SEARCHES and schema is not None:
+                schema = excluding(schema, {_PAGE: 1, **call.arguments})
         if schema is not None and self.done:
             call, result = self.done[-1]
             if not result.ok and call.name == choice.name:
                 schema = excluding(schema, call.arguments)
         return None if schema is None else replace(choice, parameters=schema)
-
-    def _read_through(self, function: str) -> list[str]:
-        """The queries of a search that have nothing more to show."""
-        read: list[str] = []
-        for call, result in self.done:
-            query = call.arguments.get(_QUERY)
-            page = _PAGE.match(result.text)
-            finished = page is not None and page[1] == page[2]
-            if call.name == function and isinstance(query, str) and (finished or result.text.startswith(_NOTHING_LEFT)):
-                read.append(query)
-        return list(dict.fromkeys(read))
-
-
-def without_value(schema: Schema, name: str, values: Sequence[object]) -> Schema | None:
-    """An object schema whose property `name` is none of `values`; None where nothing is left of it."""
-    kept = _other_than(schema["properties"][name], values)
-    return None if kept is None else _with_property(schema, name, kept)
 
 
 def excluding(schema: Schema, arguments: Mapping[str, Any]) -> Schema | None:  # Any: JSON
@@ -118,19 +98,18 @@ def excluding(schema: Schema, arguments: Mapping[str, Any]) -> Schema | None:  #
         kept = [rest for one in schema["anyOf"] if (rest := excluding(one, arguments)) is not None]
         return _union(kept)
     properties: Mapping[str, Schema] = schema.get("properties", {})
-    if set(properties) - set(arguments) or not properties:
-        return schema if set(properties) - set(arguments) else None
+    compared = [name for name in properties if name in arguments or name not in _EXTRAS]
+    if set(compared) - set(arguments):
+        return schema
     alternatives: list[Schema] = []
     fixed: dict[str, Schema] = {}
-    for name, value_schema in properties.items():
-        value = arguments[name]
-        other = _other_than(value_schema, [value])
+    for name in compared:
+        other = _other_than(properties[name], [arguments[name]])
         if other is not None:
-            rest = {key: properties[key] for key in properties if key not in fixed and key != name}
-            alternatives.append({**schema, "properties": {**fixed, name: other, **rest}})
-        if not _can_be(value_schema, value):
+            alternatives.append({**schema, "properties": {**properties, **fixed, name: other}})
+        if not _can_be(properties[name], arguments[name]):
             break  # it was never this: nothing beyond it to exclude
-        fixed[name] = {"const": value}
+        fixed[name] = {"const": arguments[name]}
     return _union(alternatives)
 
 
@@ -147,16 +126,20 @@ def _other_than(schema: Schema, values: Sequence[object]) -> Schema | None:
     if schema.get("type") == "integer" and {"minimum", "maximum"} <= set(schema):
         kept = [number for number in range(schema["minimum"], schema["maximum"] + 1) if number not in values]
         return {"enum": kept} if kept else None
-    if schema.get("type") == "string" and "format" not in schema and schema.get("pattern", NOT_BLANK) == NOT_BLANK:
+    if schema.get("type") == "string" and "format" not in schema and _can_leave_out(schema.get("pattern", NOT_BLANK)):
         barred = [*schema.get("not", {}).get("enum", []), *values]
         return {**schema, "not": {"enum": list(dict.fromkeys(map(str, barred)))}}
     return schema
 
 
+def _can_leave_out(pattern: str) -> bool:
+    return pattern == NOT_BLANK or is_plain(pattern)
+
+
 def _can_be(schema: Schema, value: object) -> bool:
     if "const" in schema:
         return bool(schema["const"] == value)
-    return "enum" not in schema or value in schema["enum"]
+    return value not in schema.get("not", {}).get("enum", ()) and ("enum" not in schema or value in schema["enum"])
 
 
 def _with_property(schema: Schema, name: str, value: Schema) -> Schema:
@@ -164,6 +147,8 @@ def _with_property(schema: Schema, name: str, value: Schema) -> Schema:
 
 
 def _union(alternatives: Sequence[Schema]) -> Schema | None:
-    if not alternatives:
+    """One schema that holds where any of these does, never a union inside of a union."""
+    flat = [inner for one in alternatives for inner in one.get("anyOf", [one])]
+    if not flat:
         return None
-    return alternatives[0] if len(alternatives) == 1 else {"anyOf": list(alternatives)}
+    return flat[0] if len(flat) == 1 else {"anyOf": flat}

@@ -31,6 +31,15 @@ SPOKEN_KINDS: tuple[Kind, ...] = ("user_message", "reply")
 """The kinds that are conversation. Searches read only these: a stored result of an earlier search, found again,
 would crowd out what was really said."""
 
+OPENS_EXCHANGE: tuple[Kind, ...] = ("user_message", "login", "system_message", "document", "timer", "memory_pressure")
+"""The kinds that begin something: what follows one, up to the next, came of it."""
+
+SEARCHES = ("conversation_search", "conversation_search_date", "archival_memory_search")
+"""The functions that read from memory; after one the processor always runs again, for it is to be read."""
+
+SAVING = ("core_memory_append", "core_memory_replace", "archival_memory_insert")
+"""The functions that write to memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class Message:

@@ -16,7 +16,7 @@ from localmem.errors import ContextTooSmall
 from localmem.kernel.budget import Budget
 from localmem.kernel.cancellation import Cancellation
 from localmem.kernel.events import moment
-from localmem.kernel.messages import FAILURE, Kind, Message, Role
+from localmem.kernel.messages import FAILURE, OPENS_EXCHANGE, Kind, Message, Role
 from localmem.kernel.tokens import clean, cut
 from localmem.memory.main_context import MainContext
 from localmem.memory.recall import Recall
@@ -31,7 +31,6 @@ LARGEST_SHARE = 0.25
 _LEAST_QUEUE = 256  # tokens a queue needs to hold one exchange
 _SUMMARY_HEADER_TOKENS = 80  # generous: the header's length differs from vocabulary to vocabulary
 _STAMP_AFTER = timedelta(minutes=60)
-OPENS_EXCHANGE: tuple[Kind, ...] = ("user_message", "login", "system_message", "document", "timer", "memory_pressure")
 
 
 @dataclass(frozen=True, slots=True)

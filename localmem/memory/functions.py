@@ -18,18 +18,13 @@ from localmem.calls.frame import HEARTBEAT, THOUGHT
 from localmem.calls.grammar import NOT_BLANK, ROOM, FunctionChoice, Schema
 from localmem.calls.spec import FunctionSpec
 from localmem.errors import InvalidArguments
-from localmem.kernel.messages import SPOKEN_KINDS, Message
+from localmem.kernel.messages import OPENS_EXCHANGE, SAVING, SPOKEN_KINDS, FunctionCall, Message
 from localmem.kernel.tokens import Tokenizer, can_write, clean, count, cut, fits
 from localmem.memory.archival import Archival, Passage
 from localmem.memory.recall import Recall
 from localmem.memory.search import Page
+from localmem.memory.user_text import hands_over, statements
 from localmem.memory.working_context import Block, WorkingContext, says
-
-SEARCHES = ("conversation_search", "conversation_search_date", "archival_memory_search")
-"""After these the runtime always runs the model again: a search nobody reads is a turn lost."""
-
-EDITS = ("core_memory_append", "core_memory_replace", "archival_memory_insert")
-"""What a model may do when the window is nearly full."""
 
 NOTHING = "nothing_to_save"
 """The answer to a memory-pressure warning that has nothing to add: forced to save, a small model makes facts up."""
@@ -38,14 +33,10 @@ Phase = Literal["all", "edits", "promised", "last"]
 """Which functions a step offers: all, those that save before messages leave, those that make a promise true, or only
 the answer."""
 
-_SAVING: tuple[Phase, ...] = ("edits", "promised")
+_TO_SAVE: tuple[Phase, ...] = ("edits", "promised")
 
 PAGE_SIZE = 5  # paper: pages of five results
 _FACT_CHARACTERS = 240
-_QUESTION_MARKS = ("?", "？", "؟")
-_SENTENCE_END = re.compile(r"(?<=[.!?؟])\s+|(?<=[？。！])\s*|\n+")
-_SPACELESS = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
-_LEAST_WORDS = 3  # "Good evening!" states nothing
 _NOTE_CHARACTERS = 1_200
 _MESSAGE_CHARACTERS = 1_500
 _QUERY_CHARACTERS = 80
@@ -55,7 +46,13 @@ _LINE_BREAK = 2  # tokens a new line may take beside its text
 _LEAST_ROOM = 8  # tokens: a block with less is not offered for appending
 
 
-_PAGES = re.compile(r"Results .* page \d+ of (\d+):")
+_PAGE, _QUERY = "page", "query"
+_OTHER_STORE = {
+    "conversation_search": "archival_memory_search",
+    "archival_memory_search": "conversation_search",
+}
+_PAGES = re.compile(r"^Results .* page \d+ of (\d+):", re.MULTILINE)
+_NOTHING_FOUND = "Nothing found"
 
 
 class MemoryFunctions:
@@ -70,7 +67,9 @@ class MemoryFunctions:
         archival: Archival,
         tokenizer: Tokenizer,
         result_tokens: int,
+        text_tokens: int,
         visible: Callable[[], Sequence[Message]],
+        call_of: Callable[[Message], FunctionCall | None],
         has_timers: Callable[[], bool],
         pause_timers: Callable[[int], None],
         now: Callable[[], datetime],
@@ -80,7 +79,9 @@ class MemoryFunctions:
         self._archival = archival
         self._tokenizer = tokenizer
         self._result_tokens = result_tokens
+        self._text_tokens = text_tokens
         self._visible = visible
+        self._call_of = call_of
         self._has_timers = has_timers
         self._pause_timers = pause_timers
         self._now = now
@@ -98,7 +99,7 @@ class MemoryFunctions:
             NOTHING: self.nothing_to_save,
         }
         self.specs = {
-            name: FunctionSpec(name, *declarations[name], run, takes_heartbeat=name in (*EDITS, "pause_heartbeats"))
+            name: FunctionSpec(name, *declarations[name], run, takes_heartbeat=name in (*SAVING, "pause_heartbeats"))
             for name, run in runs.items()
             if name in declarations
         }
@@ -123,7 +124,7 @@ class MemoryFunctions:
         """The functions of a step, in the order they are declared; `own` are the user's."""
         offered = [
             (self.specs[name], schema)
-            for name, narrow in {**self._narrowings(), **(self._saving(phase) if phase in _SAVING else {})}.items()
+            for name, narrow in {**self._narrowings(), **(self._saving(phase) if phase in _TO_SAVE else {})}.items()
             if name in self.specs
             and _in_phase(name, phase)
             and name not in without
@@ -145,13 +146,9 @@ class MemoryFunctions:
             "send_message": lambda: _object(message=_text(_MESSAGE_CHARACTERS)),
             "core_memory_append": self._append_schema,
             "core_memory_replace": self._replace_schema,
-            "conversation_search": lambda: (
-                _object(query=_text(_QUERY_CHARACTERS), page=self._page("conversation_search"))
-                if is_evicted()
-                else None
-            ),
+            "conversation_search": lambda: self._search_schema("conversation_search") if is_evicted() else None,
             "conversation_search_date": lambda: self._dates_schema() if is_evicted() else None,
-            "archival_memory_insert": lambda: _object(content=_text(_NOTE_CHARACTERS)),
+            "archival_memory_insert": self._insert_schema,
             "archival_memory_search": self._archival_schema,
             "pause_heartbeats": self._pause_schema,
             NOTHING: _object,
@@ -230,8 +227,25 @@ class MemoryFunctions:
             return None
         return self._search_schema("archival_memory_search")
 
+    def _insert_schema(self) -> Schema:
+        """The user's very message, where it hands over a text to keep: a small model shortens it to a line about it.
+        Once it is kept, and otherwise, what the model writes."""
+        queue = self._visible()
+        start = max((i for i, message in enumerate(queue) if message.kind in OPENS_EXCHANGE), default=0)
+        exchange = queue[start:]
+        handed = exchange[0].text if exchange and exchange[0].kind == "user_message" else ""
+        calls = (self._call_of(message) for message in exchange if message.kind == "call")
+        if (
+            hands_over(handed)
+            and not any(call is not None and call.name == "archival_memory_insert" for call in calls)
+            and fits(self._tokenizer, handed, self._text_tokens)
+            and self._can_write(handed)
+        ):
+            return _object(content={"const": handed})
+        return _object(content=_text(_NOTE_CHARACTERS))
+
     def _search_schema(self, function: str) -> Schema:
-        return _object(query=_text(_QUERY_CHARACTERS), page=self._page(function))
+        return self._paged(function, query=_text(_QUERY_CHARACTERS))
 
     def _pause_schema(self) -> Schema | None:
         if not self._has_timers():
@@ -243,17 +257,38 @@ class MemoryFunctions:
         now = self._now().astimezone()
         first = min(self._recall.first_year() or now.year, now.year)
         day = {"type": "string", "pattern": days_of(first, now.year)}
-        return _object(start_date=day, end_date=day, page=self._page("conversation_search_date"))
+        return self._paged("conversation_search_date", start_date=day, end_date=day)
 
-    def _page(self, function: str) -> Schema:
-        """The pages there are: as many as the function's newest result in the queue says."""
+    def _paged(self, function: str, **arguments: Schema) -> Schema:
+        """The pages there are: of a search whose result is in the queue as many as it says, of any other the first."""
+        known: list[Schema] = []
+        for searched, pages in self._read(function).items():
+            same = {name: {"const": value} for name, value in searched}
+            if pages > 1 and same.keys() == arguments.keys():
+                known.append(_object(**same, page={"type": "integer", "minimum": 1, "maximum": pages}))
+            if pages > 1 and _QUERY in same:
+                barred = [*arguments[_QUERY].get("not", {}).get("enum", ()), same[_QUERY]["const"]]
+                arguments = {**arguments, _QUERY: {**arguments[_QUERY], "not": {"enum": barred}}}
+        first = _object(**arguments, page={"type": "integer", "minimum": 1, "maximum": 1})
+        return {"anyOf": [*known, first]} if known else first
+
+    def _read(self, function: str) -> dict[tuple[tuple[str, Any], ...], int]:
+        """Arguments of the function's searches in the queue -> the pages of their newest results.
+
+        A search that found nothing and was widened is the other store's: there it goes on.
+        """
         queue = self._visible()
-        pages = 1
-        for call, result in zip(queue, queue[1:], strict=False):
-            if call.kind == "call" and call.text.startswith(f"{function}(") and result.kind == "result":
-                found = _PAGES.match(result.text)
-                pages = int(found[1]) if found else 1
-        return {"type": "integer", "minimum": 1, "maximum": pages}
+        read: dict[tuple[tuple[str, Any], ...], int] = {}
+        for message, result in zip(queue, queue[1:], strict=False):
+            call = self._call_of(message) if message.kind == "call" and result.kind == "result" else None
+            found = _PAGES.search(result.text)
+            if call is None or found is None:
+                continue
+            widened = result.text.startswith(_NOTHING_FOUND)
+            if (_OTHER_STORE.get(call.name) if widened else call.name) == function:
+                searched = tuple((name, value) for name, value in call.arguments.items() if name != _PAGE)
+                read[searched] = int(found[1])
+        return read
 
     def is_anything_evicted(self) -> bool:
         """False while everything ever said is still in the window: there is nothing to search for."""
@@ -335,8 +370,8 @@ class MemoryFunctions:
 def _in_phase(name: str, phase: Phase) -> bool:
     if phase == "last":
         return name == "send_message"
-    if phase in _SAVING:
-        return name in EDITS or name == NOTHING
+    if phase in _TO_SAVE:
+        return name in SAVING or name == NOTHING
     return name != NOTHING
 
 
@@ -409,31 +444,6 @@ def _row(tokenizer: Tokenizer, head: str, text: str, query: str, limit: int) -> 
         characters = characters * 3 // 4
         shown = excerpt(line, query, characters)
     return head + cut(tokenizer, shown, room)
-
-
-def statements(text: str) -> list[str]:
-    """The sentences of a text that state something: not its questions, not a word or two.
-
-    >>> statements("Hi! I moved to Porto. Isn't that nice?")
-    ['I moved to Porto.']
-    >>> statements("你好！我这个月考下驾照了。")
-    ['我这个月考下驾照了。']
-    """
-    return [s for s in _sentences(text) if not s.endswith(_QUESTION_MARKS) and _words(s) >= _LEAST_WORDS]
-
-
-def _words(sentence: str) -> int:
-    """How many words, roughly: scripts without spaces have about one in two characters."""
-    return len(sentence.split()) + len(_SPACELESS.findall(sentence)) // 2
-
-
-def is_question(text: str) -> bool:
-    """Whether a text asks and states nothing: then there is nothing in it to save."""
-    return text.strip().endswith(_QUESTION_MARKS) and not statements(text)
-
-
-def _sentences(text: str) -> list[str]:
-    return [sentence.strip() for sentence in _SENTENCE_END.split(text) if sentence.strip()]
 
 
 def excerpt(text: str, query: str, characters: int) -> str:

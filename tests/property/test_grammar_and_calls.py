@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
+from pydantic import AnyUrl, HttpUrl, TypeAdapter
 from support import make_agent
 
 from localmem.backend.base import Sampling
@@ -21,7 +22,7 @@ from localmem.backend.text_room import TextRoom
 from localmem.calls.chat_format import BARE
 from localmem.calls.frame import Frame
 from localmem.calls.gbnf import written
-from localmem.calls.grammar import NOT_BLANK, CallGrammar
+from localmem.calls.grammar import NOT_BLANK, URI, URI_CHARACTERS, CallGrammar
 from localmem.kernel.agent import Agent
 from localmem.kernel.events import UserMessage
 from localmem.kernel.executor import execute
@@ -156,3 +157,10 @@ def test_every_valid_call_may_be_written(
     constraint = guidance.start(grammar.lark(lambda text: encode(text, special=True)))
     constraint.accept([*encode(head, special=True), *encode(rest, special=True)])
     assert constraint.finished
+
+
+@given(address=st.from_regex(URI, fullmatch=True))
+def test_every_address_a_grammar_writes_is_one_to_pydantic(address: str):
+    assert len(address) <= URI_CHARACTERS
+    assert TypeAdapter(HttpUrl).validate_python(address)
+    assert TypeAdapter(AnyUrl).validate_python(address)

@@ -26,8 +26,9 @@ from localmem.calls.chat_format import BARE
 from localmem.calls.frame import Frame
 from localmem.calls.gbnf import write_gbnf
 from localmem.calls.gbnf_check import check_gbnf
-from localmem.calls.grammar import CallGrammar, FunctionChoice
+from localmem.calls.grammar import NOT_BLANK, CallGrammar, FunctionChoice
 from localmem.errors import BackendError
+from localmem.memory.functions import days_of
 
 SIZES = {"minLength": 2, "maxLength": 40}
 SCHEMA = {
@@ -188,6 +189,24 @@ def test_text_that_is_barred_cannot_be_written_and_every_other_can(
     constraint = native.start(write_gbnf(CallGrammar(BARE, (FunctionChoice("f", parameters),))))
     ids = smollm_counting.tokenizer.encode(BARE.write("f", json.dumps({"x": text}, ensure_ascii=False)))
     assert writes(constraint, ids) == (1 <= len(text) <= 6 and text not in BARRED)
+
+
+@given(text=st.sampled_from(["boat", "boa", "boats", " boat", "", "x"]) | st.text(st.sampled_from("boat "), max_size=6))
+def test_a_query_that_was_asked_cannot_be_written_again(native: GbnfEngine, smollm_counting: LlamaBackend, text: str):
+    schema = {"type": "string", "minLength": 1, "maxLength": 6, "pattern": NOT_BLANK, "not": {"enum": ["boat"]}}
+    parameters = {"type": "object", "properties": {"x": schema}, "required": ["x"], "additionalProperties": False}
+    constraint = native.start(write_gbnf(CallGrammar(BARE, (FunctionChoice("f", parameters),))))
+    ids = smollm_counting.tokenizer.encode(BARE.write("f", json.dumps({"x": text})))
+    assert writes(constraint, ids) == (text != "boat" and text[:1] not in ("", " "))
+
+
+def test_a_day_that_was_read_cannot_be_written_again(native: GbnfEngine, smollm_counting: LlamaBackend):
+    schema = {"type": "string", "pattern": days_of(2024, 2026), "not": {"enum": ["2025-03-02"]}}
+    parameters = {"type": "object", "properties": {"x": schema}, "required": ["x"], "additionalProperties": False}
+    constraint = write_gbnf(CallGrammar(BARE, (FunctionChoice("f", parameters),)))
+    days = ("2025-03-02", "2025-03-03", "2024-02-29", "2025-02-29", "2026-12-31")
+    written = [smollm_counting.tokenizer.encode(BARE.write("f", json.dumps({"x": day}))) for day in days]
+    assert [writes(native.start(constraint), ids) for ids in written] == [False, True, True, False, True]
 
 
 def test_other_spelling_of_a_barred_text_cannot_be_written_either(native: GbnfEngine, smollm_counting: LlamaBackend):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from localmem.backend.scripted import ScriptedBackend
 from localmem.bench.arms import call_in
@@ -88,7 +89,9 @@ def test_a_case_that_goes_on_after_a_result_offers_the_next_page(settings: Setti
     (grammar,) = scripted.grammars
     assert grammar is not None
     search = next(choice for choice in grammar.choices if choice.name == "conversation_search")
-    assert search.parameters["properties"]["page"]["maximum"] == 2
+    reading_on = {"query": "boat", "page": 2}
+    assert Draft202012Validator(dict(search.parameters)).is_valid(reading_on)
+    assert not Draft202012Validator(dict(search.parameters)).is_valid({**reading_on, "page": 1})
 
 
 def test_every_shipped_case_can_be_set_up_and_what_is_expected_can_be_called(settings: Settings):

@@ -13,6 +13,7 @@ from localmem.calls.grammar import CallGrammar, FunctionChoice, Schema
 from localmem.kernel.chain import Chain, excluding
 from localmem.kernel.messages import FunctionCall, FunctionResult
 from localmem.kernel.rules import ToolRules
+from localmem.memory.functions import days_of
 
 APPEND: Schema = {
     "type": "object",
@@ -93,14 +94,62 @@ def test_a_call_that_worked_may_come_again():
     assert accepts(chain(done).narrow(CHOICES), "core_memory_append", label="human", content="a b c")
 
 
-def test_a_search_that_is_read_through_is_left_out():
+def test_a_search_made_twice_finds_the_same_and_is_left_out():
     call = FunctionCall("conversation_search", {"query": "boat", "page": 1})
-    for text in ("Nothing found for 'boat' in older messages.", "Results 1-2 of 2, page 1 of 1:\nUser: boat"):
-        left = chain((call, FunctionResult(True, text))).narrow(CHOICES)
-        assert not accepts(left, "conversation_search", query="boat", page=1)
-        assert accepts(left, "conversation_search", query="car trip", page=1)
-    more = chain((call, FunctionResult(True, "Results 1-5 of 8, page 1 of 2:\nUser: boat"))).narrow(CHOICES)
-    assert accepts(more, "conversation_search", query="boat", page=2)
+    left = chain((call, FunctionResult(True, "Results 1-5 of 8, page 1 of 2:\nUser: boat"))).narrow(CHOICES)
+    assert not accepts(left, "conversation_search", query="boat", page=1)
+    assert accepts(left, "conversation_search", query="boat", page=2)
+    assert accepts(left, "conversation_search", query="car trip", page=1)
+
+
+def test_a_search_without_a_page_was_of_the_first():
+    call = FunctionCall("conversation_search", {"query": "boat"})
+    left = chain((call, FunctionResult(True, "Nothing found for 'boat' in older messages."))).narrow(CHOICES)
+    assert not accepts(left, "conversation_search", query="boat", page=1)
+
+
+def test_two_searches_are_left_out_of_a_third():
+    queries = ("boat", "the sea")
+    done = [
+        (FunctionCall("conversation_search", {"query": query, "page": 1}), FunctionResult(True, "Results"))
+        for query in queries
+    ]
+    left = chain(*done).narrow(CHOICES)
+    for query in queries:
+        assert not accepts(left, "conversation_search", query=query, page=1)
+        assert accepts(left, "conversation_search", query=query, page=2)
+    assert accepts(left, "conversation_search", query="car", page=1)
+
+
+def test_days_that_were_read_are_left_out():
+    day = {"type": "string", "pattern": days_of(2025, 2026)}
+    page = {"type": "integer", "minimum": 1, "maximum": 1}
+    schema: Schema = {
+        "type": "object",
+        "properties": {"start_date": day, "end_date": day, "page": page},
+        "required": ["start_date", "end_date", "page"],
+        "additionalProperties": False,
+    }
+    offered = (FunctionChoice("conversation_search_date", schema), FunctionChoice("send_message", ANSWER))
+    arguments = {"start_date": "2026-03-02", "end_date": "2026-03-04", "page": 1}
+    call = FunctionCall("conversation_search_date", arguments)
+    left = chain((call, FunctionResult(True, "No messages from 2026-03-02 to 2026-03-04."))).narrow(offered)
+    assert not accepts(left, "conversation_search_date", **arguments)
+    assert accepts(left, "conversation_search_date", **{**arguments, "end_date": "2026-03-05"})
+    assert accepts(left, "conversation_search_date", **{**arguments, "start_date": "2026-03-01"})
+    assert not accepts(left, "conversation_search_date", **{**arguments, "start_date": "2026-02-30"})
+
+
+def test_a_thought_makes_no_other_call():
+    schema: Schema = {
+        **SEARCH,
+        "properties": {"thought": {"type": "string", "maxLength": 20}, **SEARCH["properties"]},
+        "required": ["thought", "query", "page"],
+    }
+    call = FunctionCall("conversation_search", {"query": "boat", "page": 2}, thought="mm")
+    (left,) = chain((call, FunctionResult(True, "Results"))).narrow((FunctionChoice("conversation_search", schema),))
+    assert not accepts((left,), "conversation_search", thought="other", query="boat", page=2)
+    assert accepts((left,), "conversation_search", thought="other", query="boat", page=1)
 
 
 def test_a_function_wears_out_but_the_answer_does_not():

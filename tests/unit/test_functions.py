@@ -6,6 +6,7 @@ import re
 from datetime import date, timedelta
 
 import pytest
+from jsonschema import Draft202012Validator
 from support import Clock, append, prompt_text, say, scripted_agent
 
 from localmem.calls.grammar import ROOM
@@ -14,7 +15,8 @@ from localmem.kernel.events import UserMessage
 from localmem.kernel.executor import execute
 from localmem.kernel.messages import FunctionCall, FunctionResult
 from localmem.kernel.tokens import count
-from localmem.memory.functions import days_of, excerpt, is_question
+from localmem.memory.functions import days_of, excerpt
+from localmem.memory.user_text import is_question
 from localmem.memory.working_context import Block
 from localmem.storage.embedder import HashEmbedder
 
@@ -117,24 +119,50 @@ def test_a_search_that_finds_nothing_looks_in_the_other_store():
     assert functions.archival_memory_search("zebra").endswith("Try other or fewer words, or conversation_search.")
 
 
-def test_pages_are_those_of_the_newest_result_in_the_queue():
+def offered(agent: Agent, function: str, **arguments: object) -> bool:
+    """Whether the schema of the next step holds for these arguments."""
+    return Draft202012Validator(schema(agent, function)).is_valid(arguments)
+
+
+def test_pages_belong_to_the_search_that_has_them():
     agent = with_history(["The boat is red."])
     call = FunctionCall("conversation_search", {"query": "boat", "page": 1})
 
-    def most() -> int:
-        return schema(agent, "conversation_search")["properties"]["page"]["maximum"]  # type: ignore[index,no-any-return]
+    def pages(query: str, function: str = "conversation_search") -> list[int]:
+        return [page for page in range(1, 8) if offered(agent, function, query=query, page=page)]
 
-    assert most() == 1
+    assert pages("boat") == pages("sea") == [1]
     agent.recount(call, "Results 1-5 of 23, page 1 of 5:\nboat")
-    assert most() == 5
+    assert (pages("boat"), pages("sea")) == ([1, 2, 3, 4, 5], [1])
     agent.recount(
-        FunctionCall("archival_memory_search", {"query": "x", "page": 1}), "Results 1-1 of 1, page 1 of 1:\nx"
+        FunctionCall("archival_memory_search", {"query": "x", "page": 1}), "Results 1-9 of 9, page 1 of 2:\nx"
     )
-    assert most() == 5
+    assert (pages("boat"), pages("x")) == ([1, 2, 3, 4, 5], [1])
+    agent.recount(call, "Results 1-5 of 11, page 1 of 3:\nboat")
+    assert pages("boat") == [1, 2, 3]
+
+
+def test_a_widened_search_goes_on_in_the_other_store():
+    agent = with_history(["The boat is red."])
+    agent.archival.insert("The lease ends in May.", now=Clock()())
+    call = FunctionCall("conversation_search", {"query": "lease", "page": 1})
     agent.recount(
-        call, "Nothing found for 'boat' in older messages. In archival memory:\nResults 1-5 of 9, page 1 of 2:\nx"
+        call, "Nothing found for 'lease' in older messages. In archival memory:\nResults 1-5 of 9, page 1 of 2:\nx"
     )
-    assert most() == 1
+    assert offered(agent, "archival_memory_search", query="lease", page=2)
+    assert not offered(agent, "conversation_search", query="lease", page=2)
+    assert offered(agent, "conversation_search", query="lease", page=1)
+
+
+def test_days_have_pages_of_their_own():
+    agent = with_history(["The boat is red."])
+    days = {"start_date": "2026-03-01", "end_date": "2026-03-02"}
+    agent.recount(FunctionCall("conversation_search_date", {**days, "page": 1}), "Results 1-5 of 9, page 1 of 2:\nx")
+    year = Clock()().year
+    assert offered(agent, "conversation_search_date", **days, page=2)
+    other = {"start_date": f"{year}-03-01", "end_date": f"{year}-03-03"}
+    assert offered(agent, "conversation_search_date", **other, page=1)
+    assert not offered(agent, "conversation_search_date", **other, page=2)
 
 
 def test_replacing_offers_the_lines_that_are_there():
@@ -216,9 +244,45 @@ def test_totals_and_pages_are_true():
 
 def test_pages_that_exist_are_offered_after_a_search():
     agent = with_history([f"Boat number {n}." for n in range(23)])
-    assert schema(agent, "conversation_search")["properties"]["page"]["maximum"] == 1  # type: ignore[index]
+    assert not offered(agent, "conversation_search", query="boat", page=2)
     did(agent, "conversation_search", query="boat", page=1)
-    assert schema(agent, "conversation_search")["properties"]["page"]["maximum"] == 5  # type: ignore[index]
+    assert offered(agent, "conversation_search", query="boat", page=5)
+    assert not offered(agent, "conversation_search", query="boat", page=6)
+
+
+def test_behind_what_was_found_the_model_reads_the_question_again():
+    agent = with_history(["The boat is red."])
+    agent.backend.script[:] = [  # type: ignore[attr-defined]
+        FunctionCall("conversation_search", {"query": "boat", "page": 1}),
+        FunctionCall("core_memory_append", {"label": "human", "content": "Has a red boat."}),
+    ]
+    steps = agent.send("I was away. What colour is the boat?")
+    next(steps)
+    found = agent.main_context.queue[-1]
+    assert found.content.endswith("User: The boat is red.\nWhat colour is the boat?")
+    assert found.text.endswith("User: The boat is red.")
+    next(steps)
+    assert agent.main_context.queue[-1].content.endswith("Saved.")
+
+
+def test_a_text_that_is_handed_over_is_kept_word_for_word():
+    agent = scripted_agent(embedder=HashEmbedder())
+    agent.note(UserMessage("Hello!"))
+    assert "const" not in str(schema(agent, "archival_memory_insert"))
+    message = 'Keep this:\n2 eggs, 100 g "fine" flour \\ a pinch of salt'
+    agent.note(UserMessage(message))
+    assert offered(agent, "archival_memory_insert", content=message)
+    assert not offered(agent, "archival_memory_insert", content="A recipe.")
+    agent.recount(
+        FunctionCall("archival_memory_insert", {"content": message}), "Stored. Archival memory holds 1 passages."
+    )
+    assert offered(agent, "archival_memory_insert", content="A recipe.")
+
+
+def test_a_text_too_long_to_be_written_out_is_left_to_the_model():
+    agent = scripted_agent(embedder=HashEmbedder())
+    agent.note(UserMessage("Keep this:\n" + "2 eggs, 100 g flour, a pinch of salt. " * 60))
+    assert offered(agent, "archival_memory_insert", content="A recipe.")
 
 
 def test_no_message_is_found_on_two_pages():

@@ -74,6 +74,21 @@ def test_events():
     assert pressed["statements nobody has saved, number"] > 0
 
 
+def test_what_was_saved_and_what_was_not():
+    text = "I moved to Lisbon. My cat is called Otto. Which bakery did I like?"
+    stated = ("I moved to Lisbon.", "My cat is called Otto.")
+    edit = message("call", "core_memory_replace(label='human', old_content='x', new_content='Moved to Lisbon.')")
+    found = seen(message("user_message", text), edit, message("result", "Saved."), stated=stated)
+    assert found["something was saved before, times"] == pytest.approx(1 / 3)
+    assert found["statements, number"] == 2 / 4
+    assert found["statements of which nothing saved holds much, number"] == 1 / 4
+    assert found["asks something"] == 1
+    assert found["words of it in what was saved, share"] > 0
+    before = seen(message("user_message", text), stated=stated)
+    assert "statements of which nothing saved holds much, number" not in before
+    assert "something was saved before, times" not in before
+
+
 def test_terms_agree_over_endings_and_without_spaces():
     assert terms("We moved") & terms("She moves house") == set() or terms("moving boxes") & terms("moving box")
     assert terms("我的狗叫豆豆") & terms("豆豆是一只狗")

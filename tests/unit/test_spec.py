@@ -275,13 +275,8 @@ class Insistent:
         return self._backend.tokenizer.decode_bytes(ids)
 
 
-# Inside the brackets of an IPv6 address no single token ends a URI.
-NEVER_CLOSED = pytest.mark.xfail(reason="decode_loop.closing_tokens holds nothing that ends it", strict=False)
-ENDING = [pytest.param(t, marks=NEVER_CLOSED) if t is HttpUrl else t for t in TYPES]
-
-
 @pytest.mark.parametrize("liked", [b"{[", b"0123456789", b"etaoin"], ids=["brackets", "digits", "letters"])
-@pytest.mark.parametrize("annotation", ENDING, ids=str)
+@pytest.mark.parametrize("annotation", TYPES, ids=str)
 def test_call_ends_within_the_reserve_whatever_the_model_would_rather_write(
     annotation: object, liked: bytes, guidance: GuidanceEngine, smollm_counting: LlamaBackend
 ):
