@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -177,9 +178,9 @@ def read_cases(path: Path) -> list[Case]:
                 f"{path}, line {number}: {f'{place}: ' if place else ''}{first['msg']}",
                 "A case is one JSON object a line; benchmarks/README.md shows one.",
             ) from error
-    twice = {case.id for case in cases if sum(other.id == case.id for other in cases) > 1}
+    twice = [name for name, times in Counter(case.id for case in cases).items() if times > 1]
     if twice:
-        raise LocalmemError(f"{path}: the id {min(twice)!r} stands there twice", "Give each case an id of its own.")
+        raise LocalmemError(f"{path}: the id {twice[0]!r} stands there twice", "Give each case an id of its own.")
     if not cases:
         raise LocalmemError(f"{path} holds no cases", "One JSON object a line; benchmarks/README.md shows one.")
     return cases

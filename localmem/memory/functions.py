@@ -41,6 +41,7 @@ _NOTE_CHARACTERS = 1_200
 _MESSAGE_CHARACTERS = 1_500
 _QUERY_CHARACTERS = 80
 _MOST_SAID = 24  # statements a memory-pressure step chooses from
+_MOST_READ = 4  # searches of one function that can be read on
 _LINES_KNOWN = 256  # that the vocabulary can spell or not: more than the blocks hold
 _LINE_BREAK = 2  # tokens a new line may take beside its text
 _LEAST_ROOM = 8  # tokens: a block with less is not offered for appending
@@ -233,7 +234,7 @@ class MemoryFunctions:
         queue = self._visible()
         start = max((i for i, message in enumerate(queue) if message.kind in OPENS_EXCHANGE), default=0)
         exchange = queue[start:]
-        handed = exchange[0].text if exchange and exchange[0].kind == "user_message" else ""
+        handed = clean(exchange[0].text) if exchange and exchange[0].kind == "user_message" else ""
         calls = (self._call_of(message) for message in exchange if message.kind == "call")
         if (
             hands_over(handed)
@@ -261,24 +262,31 @@ class MemoryFunctions:
 
     def _paged(self, function: str, **arguments: Schema) -> Schema:
         """The pages there are: of a search whose result is in the queue as many as it says, of any other the first."""
-        known: list[Schema] = []
-        for searched, pages in self._read(function).items():
-            same = {name: {"const": value} for name, value in searched}
-            if pages > 1 and same.keys() == arguments.keys():
-                known.append(_object(**same, page={"type": "integer", "minimum": 1, "maximum": pages}))
-            if pages > 1 and _QUERY in same:
-                barred = [*arguments[_QUERY].get("not", {}).get("enum", ()), same[_QUERY]["const"]]
-                arguments = {**arguments, _QUERY: {**arguments[_QUERY], "not": {"enum": barred}}}
+        going_on = [
+            (searched, pages)
+            for searched, pages in self._read(function)
+            if pages > 1 and searched.keys() == arguments.keys() and all(map(self._can_write, searched.values()))
+        ][-_MOST_READ:]
+        known = [
+            _object(
+                **{name: {"const": value} for name, value in searched.items()},
+                page={"type": "integer", "minimum": 1, "maximum": pages},
+            )
+            for searched, pages in going_on
+        ]
+        if going_on and _QUERY in arguments:
+            queries = [searched[_QUERY] for searched, _ in going_on]
+            arguments = {**arguments, _QUERY: {**arguments[_QUERY], "not": {"enum": queries}}}
         first = _object(**arguments, page={"type": "integer", "minimum": 1, "maximum": 1})
         return {"anyOf": [*known, first]} if known else first
 
-    def _read(self, function: str) -> dict[tuple[tuple[str, Any], ...], int]:
-        """Arguments of the function's searches in the queue -> the pages of their newest results.
+    def _read(self, function: str) -> list[tuple[dict[str, str], int]]:
+        """What was searched with the function in the queue, each once, the newest last, and the pages it then had.
 
         A search that found nothing and was widened is the other store's: there it goes on.
         """
         queue = self._visible()
-        read: dict[tuple[tuple[str, Any], ...], int] = {}
+        read: dict[str, tuple[dict[str, str], int]] = {}
         for message, result in zip(queue, queue[1:], strict=False):
             call = self._call_of(message) if message.kind == "call" and result.kind == "result" else None
             found = _PAGES.search(result.text)
@@ -286,9 +294,10 @@ class MemoryFunctions:
                 continue
             widened = result.text.startswith(_NOTHING_FOUND)
             if (_OTHER_STORE.get(call.name) if widened else call.name) == function:
-                searched = tuple((name, value) for name, value in call.arguments.items() if name != _PAGE)
-                read[searched] = int(found[1])
-        return read
+                searched = {name: str(value) for name, value in call.arguments.items() if name != _PAGE}
+                read.pop(str(searched), None)
+                read[str(searched)] = searched, int(found[1])
+        return list(read.values())
 
     def is_anything_evicted(self) -> bool:
         """False while everything ever said is still in the window: there is nothing to search for."""
