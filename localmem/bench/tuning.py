@@ -20,7 +20,7 @@ from localmem.config import Settings
 from localmem.models import Profile
 
 _FOLDS = 7
-_PENALTIES = (0.003, 0.001, 0.0003, 0.0001)  # falling: each regression starts from the one before
+_PENALTIES = (0.001, 0.0003, 0.0001, 0.00003)  # falling: each regression starts from the one before
 _TRUSTS = (0.0, 0.5, 1.0)
 _ITERATIONS = 300
 _LEAST_DEVIATION = 0.15
