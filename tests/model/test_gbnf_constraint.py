@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from ipaddress import IPv6Address
 from pathlib import Path
 
 import pytest
-from pydantic import AnyUrl
 from support import make_agent
 
 from localmem.backend.base import Sampling
@@ -50,11 +50,11 @@ def test_every_completion_is_a_call_that_runs(native: LlamaBackend, question: st
 
 
 def test_function_that_gbnf_cannot_say_is_refused_when_it_is_registered(native: LlamaBackend, smollm: LlamaBackend):
-    def visit(page: AnyUrl) -> None:
-        """Visit a page."""
+    def visit(host: IPv6Address) -> None:
+        """Visit a host."""
 
     make_agent(smollm).function(visit)
-    with pytest.raises(LocalmemError, match="GBNF cannot say the format 'uri'"):
+    with pytest.raises(LocalmemError, match="GBNF cannot say the format 'ipv6'"):
         make_agent(native).function(visit)
 
 
