@@ -7,11 +7,14 @@ on those alone does not know what to do in a new agent.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 
 from localmem.bench.cases import Case, Expected, PastCall, Turn, folded
 from localmem.kernel.messages import SEARCHES
 
+_WHOLE_RESULT = re.compile(r"Results 1-(\d+) of \1, page 1 of 1:")
+_MORE, _PAGES = 9, 3
 _APPENDED = 200  # characters of the message that are taken for what was saved
 
 
@@ -19,7 +22,7 @@ def variants(cases: Sequence[Case]) -> list[Case]:
     """One variant of each case that has any, always the same one."""
     found: list[Case] = []
     for case in cases:
-        possible = [*_emptier(case), *_saved(case)]
+        possible = [*_emptier(case), *_saved(case), *_with_more_pages(case)]
         if possible:
             choice = hashlib.sha256(case.id.encode()).digest()[0] % len(possible)
             found.append(possible[choice])
@@ -57,6 +60,18 @@ def _saved(case: Case) -> Iterator[Case]:
             "args": Expected(),
         }
     )
+
+
+def _with_more_pages(case: Case) -> Iterator[Case]:
+    """The same result, the answer in it, with more pages behind: most searches have them, and are not read on."""
+    last = case.before[-1].result if case.before and not case.user else None
+    whole = _WHOLE_RESULT.match(last or "")
+    if last is None or whole is None or case.expect != ("send_message",):
+        return
+    rows = int(whole[1])
+    header = f"Results 1-{rows} of {rows + _MORE}, page 1 of {_PAGES}:"
+    before = (*case.before[:-1], Turn(result=header + last[whole.end() :]))
+    yield case.model_copy(update={"id": f"{case.id}+pages", "before": before})
 
 
 def _right_edit(case: Case) -> PastCall | None:

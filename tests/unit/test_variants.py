@@ -37,5 +37,5 @@ def test_what_is_searched_stays():
 def test_our_development_cases_have_variants_of_every_kind():
     found = variants(shipped_cases("dev"))
     kinds = {case.id.rpartition("+")[2] for case in found}
-    assert kinds == {"stores", "new", "recall", "archive", "saved"}
+    assert kinds == {"stores", "new", "recall", "archive", "saved", "pages"}
     assert len({case.id for case in found}) == len(found) > 500
