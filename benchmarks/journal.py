@@ -11,12 +11,17 @@ Record = dict[str, Any]
 """JSON."""
 
 
+def _keyed(record: Any) -> tuple[str, Record]:  # Any: JSON
+    key, value = record
+    return key, value
+
+
 class Journal:
     """Records by their key. `path` None keeps them in memory only."""
 
     def __init__(self, path: Path | None) -> None:
         self._lines = JsonLines(path)
-        self._known: dict[str, Record] = dict(self._lines.read())
+        self._known: dict[str, Record] = dict(self._lines.read(_keyed))
 
     def known(self, key: str) -> Record | None:
         return self._known.get(key)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+Record = TypeVar("Record")
 
 
 class JsonLines:
@@ -15,17 +17,19 @@ class JsonLines:
         self.path = path
         self._cut_off = False
 
-    def read(self) -> Iterator[Any]:  # Any: JSON
-        """The values, in order. A line that was cut off as it was written is passed over: it is made again."""
+    def read(self, record: Callable[[Any], Record]) -> Iterator[Record]:  # Any: JSON
+        """The values, in order, as `record` makes them. A line that was cut off as it was written, or that `record`
+        cannot take (of another version), is passed over: what it held is made again."""
         if self.path is None or not self.path.is_file():
             return
         text = self.path.read_text(encoding="utf-8", errors="replace")
         self._cut_off = not text.endswith("\n")
         for line in text.split("\n"):
             try:
-                yield json.loads(line)
-            except ValueError:
+                made = record(json.loads(line))
+            except (ValueError, KeyError, TypeError, AttributeError):
                 continue
+            yield made
 
     def append(self, value: object) -> None:
         if self.path is None:

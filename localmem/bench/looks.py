@@ -30,9 +30,7 @@ class Looks:
 
     def __init__(self, path: Path | None) -> None:
         self._lines = JsonLines(path)
-        self._known: dict[str, Outlook] = {}
-        for key, hidden, towards in self._lines.read():
-            self._known[key] = Outlook(_unpacked(hidden), {Choice.of(name): value for name, value in towards.items()})
+        self._known: dict[str, Outlook] = dict(self._lines.read(_look))
 
     def known(self, key: str) -> Outlook | None:
         return self._known.get(key)
@@ -72,6 +70,11 @@ def _key(weights: str, prompt: Prompt, grammar: CallGrammar) -> str:
     offered = sorted(beginnings(grammar).values())
     text = json.dumps([weights, prompt.ids, offered, grammar.frame.plain], ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def _look(record: Any) -> tuple[str, Outlook]:  # Any: JSON
+    key, hidden, towards = record
+    return key, Outlook(_unpacked(hidden), {Choice.of(name): value for name, value in towards.items()})
 
 
 def _packed(values: Vector) -> str:

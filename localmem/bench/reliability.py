@@ -33,7 +33,8 @@ class Journal:
     def __init__(self, path: Path | None) -> None:
         self._lines = JsonLines(path)
         self._known: dict[tuple[str, str], Outcome] = {
-            (record["arm"], record["outcome"]["case"]): Outcome(**record["outcome"]) for record in self._lines.read()
+            (arm, outcome.case): outcome
+            for arm, outcome in self._lines.read(lambda record: (record["arm"], Outcome(**record["outcome"])))
         }
 
     def known(self, arm: Arm, case: Case) -> Outcome | None:

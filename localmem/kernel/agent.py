@@ -32,7 +32,6 @@ from localmem.kernel.executor import execute, parse
 from localmem.kernel.idle import IdleWork
 from localmem.kernel.messages import (
     FAILURE,
-    OPENS_EXCHANGE,
     SAVING,
     SEARCHES,
     FunctionCall,
@@ -41,6 +40,7 @@ from localmem.kernel.messages import (
     Message,
     Step,
     Usage,
+    newest_exchange,
 )
 from localmem.kernel.queue_manager import QueueManager
 from localmem.kernel.rules import ToolRules
@@ -315,7 +315,7 @@ class Agent:
     def signs(self) -> Vector:
         """What is to be seen of the next decision without a model."""
         queue = self.main_context.queue
-        start = max((i for i, message in enumerate(queue) if message.kind in OPENS_EXCHANGE), default=0)
+        start = newest_exchange(queue)
         text = queue[start].text
         memory = {block.label: block.value for block in self.working_context.blocks}
         passage = older = None
@@ -402,8 +402,8 @@ class Agent:
     def _unfinished(self) -> Chain | None:
         """The newest event, when it wakes the processor and nothing, or a result, is the last thing that came of it."""
         queue = self.main_context.queue
-        start = max((i for i, message in enumerate(queue) if message.kind in OPENS_EXCHANGE), default=None)
-        if start is None or queue[start].kind not in _WAKING or (queue[-1].kind != "result" and len(queue) > start + 1):
+        start = newest_exchange(queue)
+        if not queue or queue[start].kind not in _WAKING or (queue[-1].kind != "result" and len(queue) > start + 1):
             return None
         chain = Chain(queue[start].kind, queue[start].text, self.options.rules)
         for message, following in zip(queue[start:], queue[start + 1 :], strict=False):
@@ -548,8 +548,9 @@ class Agent:
     def _append_result(self, call: FunctionCall, text: str) -> None:
         """What came of a call. Behind what a search found stands the user's question once more: by then it is far away,
         and a small model takes up the last thing it has read."""
-        event = next((message for message in reversed(self.main_context.queue) if message.kind in OPENS_EXCHANGE), None)
-        asked = asked_in(event.text) if event is not None and event.kind == "user_message" else ""
+        queue = self.main_context.queue
+        event = queue[newest_exchange(queue)]
+        asked = asked_in(event.text) if event.kind == "user_message" else ""
         content = f"{text}\n{asked}" if asked and call.name in SEARCHES else text
         self.queue_manager.append("function", "result", text, content=content, step_id=self._step_id)
 

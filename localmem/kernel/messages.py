@@ -6,7 +6,7 @@ searches read, `content` is what the model reads (stamped, and cut when it is ve
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
@@ -58,6 +58,11 @@ class Message:
     tokens: int = 0
     token_ids: tuple[int, ...] | None = None
     id: int | None = None
+
+
+def newest_exchange(queue: Sequence[Message]) -> int:
+    """Where the exchange begins that began last; 0 where none did."""
+    return max((i for i, message in enumerate(queue) if message.kind in OPENS_EXCHANGE), default=0)
 
 
 @dataclass(frozen=True, slots=True)

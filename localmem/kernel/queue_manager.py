@@ -16,7 +16,7 @@ from localmem.errors import ContextTooSmall
 from localmem.kernel.budget import Budget
 from localmem.kernel.cancellation import Cancellation
 from localmem.kernel.events import moment
-from localmem.kernel.messages import FAILURE, OPENS_EXCHANGE, Kind, Message, Role
+from localmem.kernel.messages import FAILURE, OPENS_EXCHANGE, Kind, Message, Role, newest_exchange
 from localmem.kernel.tokens import clean, cut
 from localmem.memory.main_context import MainContext
 from localmem.memory.recall import Recall
@@ -117,7 +117,7 @@ class QueueManager:
         They have served: a model that goes on seeing them copies them. Only the end of the window is read again.
         """
         queue = self.main_context.queue
-        start = max((i for i, message in enumerate(queue) if message.kind in OPENS_EXCHANGE), default=0)
+        start = newest_exchange(queue)
         failed = [
             i
             for i in range(start, len(queue) - 1)

@@ -18,7 +18,7 @@ from localmem.calls.frame import HEARTBEAT, THOUGHT
 from localmem.calls.grammar import NOT_BLANK, ROOM, FunctionChoice, Schema
 from localmem.calls.spec import FunctionSpec
 from localmem.errors import InvalidArguments
-from localmem.kernel.messages import OPENS_EXCHANGE, SAVING, SPOKEN_KINDS, FunctionCall, Message
+from localmem.kernel.messages import SAVING, SPOKEN_KINDS, FunctionCall, Message, newest_exchange
 from localmem.kernel.tokens import Tokenizer, can_write, clean, count, cut, fits
 from localmem.memory.archival import Archival, Passage
 from localmem.memory.recall import Recall
@@ -232,8 +232,7 @@ class MemoryFunctions:
         """The user's very message, where it hands over a text to keep: a small model shortens it to a line about it.
         Once it is kept, and otherwise, what the model writes."""
         queue = self._visible()
-        start = max((i for i, message in enumerate(queue) if message.kind in OPENS_EXCHANGE), default=0)
-        exchange = queue[start:]
+        exchange = queue[newest_exchange(queue) :]
         handed = clean(exchange[0].text) if exchange and exchange[0].kind == "user_message" else ""
         calls = (self._call_of(message) for message in exchange if message.kind == "call")
         if (
@@ -288,8 +287,8 @@ class MemoryFunctions:
         queue = self._visible()
         read: dict[str, tuple[dict[str, str], int]] = {}
         for message, result in zip(queue, queue[1:], strict=False):
-            call = self._call_of(message) if message.kind == "call" and result.kind == "result" else None
-            found = _PAGES.search(result.text)
+            found = _PAGES.search(result.text) if message.kind == "call" and result.kind == "result" else None
+            call = self._call_of(message) if found is not None else None
             if call is None or found is None:
                 continue
             widened = result.text.startswith(_NOTHING_FOUND)
