@@ -5,7 +5,7 @@ schema  one fixed JSON Schema of all functions, as "JSON mode" and most runtimes
 state   the grammar of the live memory state
 tuned   the same with the model's own profile: frame, examples, calibration
 
-They differ in nothing else. The first three share a prompt, so it is read once.
+They differ in nothing else. Arms that share a prompt go case by case, so that it is read once.
 """
 
 from __future__ import annotations
@@ -37,6 +37,14 @@ class Delegate:
 
     def __getattr__(self, name: str) -> Any:  # Any: whatever the backend has
         return getattr(self._backend, name)
+
+
+class ReadBackend(Delegate):
+    """Reads the prompt before a call is asked for, so that no arm's seconds hold what it left read for the next."""
+
+    def complete(self, prompt: Any, **more: Any) -> Completion:
+        self._backend.read_ahead(prompt, owner=more.get("owner", ""))
+        return self._backend.complete(prompt, **more)
 
 
 class FreeBackend(Delegate):

@@ -3,21 +3,40 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, cast
 
 from localmem.backend.base import Backend, Completion, Sampling
 from localmem.bench.arms import Delegate
 from localmem.bench.cases import Case
+from localmem.bench.journal import JsonLines
 from localmem.bench.reliability import declared_functions, is_valid, ordered
 from localmem.bench.situation import decide, situation
-from localmem.calls.grammar import CallGrammar
+from localmem.calls.grammar import CallGrammar, Schema
 from localmem.calls.prompt import Prompt
 from localmem.config import Settings
 from localmem.models import Profile
 
 TEMPERATURES = (0.0, 1.0)
+_FAILURES_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One call that was asked for: the function in its `turn` of the `offered` ones. `failure` says what went wrong."""
+
+    case: str
+    function: str
+    turn: int
+    offered: int
+    temperature: float
+    parsed: bool
+    valid: bool
+    executable: bool
+    finished: bool
+    failure: str = ""
 
 
 @dataclass(slots=True)
@@ -31,6 +50,15 @@ class Tally:
     finished: int = 0
     failures: list[str] = field(default_factory=list[str])
 
+    def add(self, attempt: Attempt) -> None:
+        self.calls += 1
+        self.parsed += attempt.parsed
+        self.valid += attempt.valid
+        self.executable += attempt.executable
+        self.finished += attempt.finished
+        if attempt.failure and len(self.failures) < _FAILURES_SHOWN:
+            self.failures.append(attempt.failure)
+
     def figures(self) -> dict[str, Any]:  # Any: JSON
         return asdict(self)
 
@@ -39,27 +67,47 @@ class Tally:
         return self.calls == self.parsed == self.valid == self.executable == self.finished
 
 
-class OneFunctionBackend(Delegate):
-    """Narrows every grammar to one function, the next in turn, at a temperature of its own."""
+class Journal:
+    """Attempts as they come, a line each, so that a run that was stopped goes on. `path` None keeps nothing."""
 
-    def __init__(self, backend: Backend, temperature: float) -> None:
+    def __init__(self, path: Path | None) -> None:
+        self._lines = JsonLines(path)
+        self._known = {
+            (one.case, one.turn, one.temperature): one for one in self._lines.read(lambda record: Attempt(**record))
+        }
+
+    def known(self, case: Case, turn: int, temperature: float) -> Attempt | None:
+        return self._known.get((case.id, turn, temperature))
+
+    def add(self, attempt: Attempt) -> Attempt:
+        self._lines.append(asdict(attempt))
+        return attempt
+
+
+class OneFunctionBackend(Delegate):
+    """Narrows every grammar to one function, by its place among those offered, at a temperature of its own."""
+
+    def __init__(self, backend: Backend, turn: int, temperature: float, seed: int) -> None:
         super().__init__(backend)
+        self._turn = turn
         self._temperature = temperature
+        self._seed = seed
         self.offered: tuple[str, ...] = ()
-        self.turn = 0
-        self.seed = 0
         self.finish_reason = ""
+
+    @property
+    def wanted(self) -> str:
+        return self.offered[self._turn]
 
     def complete(self, prompt: Prompt, *, grammar: CallGrammar | None, sampling: Sampling, **more: Any) -> Completion:
         if grammar is None:
             return self._backend.complete(prompt, grammar=None, sampling=sampling, **more)
         more.pop("guidance", None)
         self.offered = tuple(choice.name for choice in grammar.choices)
-        self.seed += 1
         completion = self._backend.complete(
             prompt,
-            grammar=replace(grammar, choices=(grammar.choices[self.turn],)),
-            sampling=replace(sampling, temperature=self._temperature, seed=self.seed),
+            grammar=replace(grammar, choices=(grammar.choices[self._turn],)),
+            sampling=replace(sampling, temperature=self._temperature, seed=self._seed),
             **more,
         )
         self.finish_reason = completion.finish_reason
@@ -72,37 +120,67 @@ def prove(
     settings: Settings,
     profile: Profile,
     *,
-    temperature: float,
     calls: int,
+    temperatures: Sequence[float] = TEMPERATURES,
+    journal: Journal | None = None,
     on_call: Callable[[], object] | None = None,
-) -> Tally:
-    """At least `calls` calls: case after case, each function that may be called there; as many as there are at most."""
+) -> Mapping[float, Tally]:
+    """At least `calls` calls at each temperature: case after case, each function that may be called there; fewer only
+    where the cases offer no more. The temperatures take turns, so that a case's prompt is read once."""
+    journal = journal or Journal(None)
     functions = declared_functions()
-    tally = Tally()
+    tallies = {temperature: Tally() for temperature in temperatures}
+    made = 0
     for case in spread(cases):
-        forcing = OneFunctionBackend(backend, temperature)
-        forcing.seed = tally.calls
-        while True:
-            with situation(case, cast("Backend", forcing), settings, profile) as agent:
-                step = decide(agent, case)
-            wanted = forcing.offered[forcing.turn]
-            made = step.call if step.call is not None and step.call.name == wanted else None
-            tally.calls += 1
-            tally.parsed += made is not None
-            tally.valid += is_valid(made, functions)
-            tally.executable += made is not None and step.result.ok
-            tally.finished += forcing.finish_reason == "stop"
-            if not (step.result.ok and is_valid(made, functions)) and len(tally.failures) < 20:
-                written = "" if made is None else json.dumps({made.name: dict(made.arguments)}, ensure_ascii=False)
-                tally.failures.append(f"{case.id}, {wanted}: {step.result.text} {written}")
-            if on_call is not None:
-                on_call()
-            forcing.turn += 1
-            if forcing.turn >= len(forcing.offered):
-                break
-        if tally.calls >= calls:
+        turn, offered = 0, 1
+        while turn < offered:
+            for temperature, tally in tallies.items():
+                attempt = journal.known(case, turn, temperature)
+                if attempt is None:
+                    forcing = OneFunctionBackend(backend, turn, temperature, seed=made + 1)
+                    attempt = journal.add(_attempt(forcing, case, settings, profile, functions, turn, temperature))
+                offered = attempt.offered
+                tally.add(attempt)
+                if on_call is not None:
+                    on_call()
+            turn += 1
+            made += 1
+        if made >= calls:
             break
-    return tally
+    return tallies
+
+
+def _attempt(
+    forcing: OneFunctionBackend,
+    case: Case,
+    settings: Settings,
+    profile: Profile,
+    functions: Mapping[str, Schema],
+    turn: int,
+    temperature: float,
+) -> Attempt:
+    with situation(case, cast("Backend", forcing), settings, profile) as agent:
+        step = decide(agent, case)
+    wanted = forcing.wanted
+    made = step.call if step.call is not None and step.call.name == wanted else None
+    valid, finished = is_valid(made, functions), forcing.finish_reason == "stop"
+    executable = made is not None and step.result.ok
+    failure = ""
+    if not (valid and executable and finished):
+        written = "" if made is None else json.dumps(dict(made.arguments), ensure_ascii=False)
+        failure = f"{case.id}, {wanted}: {step.result.text} {written} ({forcing.finish_reason})"
+    return Attempt(
+        case.id,
+        wanted,
+        turn,
+        len(forcing.offered),
+        temperature,
+        parsed=made is not None,
+        valid=valid,
+        executable=executable,
+        finished=finished,
+        failure=failure,
+    )
 
 
 def spread(cases: Sequence[Case]) -> Iterator[Case]:

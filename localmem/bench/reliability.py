@@ -11,7 +11,7 @@ from typing import cast
 
 from localmem import models
 from localmem.backend.base import Backend
-from localmem.bench.arms import ARMS, Arm, FreeBackend, SchemaBackend
+from localmem.bench.arms import ARMS, Arm, FreeBackend, ReadBackend, SchemaBackend
 from localmem.bench.cases import Case
 from localmem.bench.journal import JsonLines
 from localmem.bench.scoring import Outcome
@@ -59,11 +59,12 @@ def run(
     found: dict[Arm, list[Outcome]] = {arm: [] for arm in arms}
     plain, tuned = profiles(settings)
     functions = declared_functions()
+    read = cast("Backend", ReadBackend(backend))
     backends: Mapping[Arm, Backend] = {
-        "free": cast("Backend", FreeBackend(backend)),
-        "schema": cast("Backend", SchemaBackend(backend, functions)),
-        "state": backend,
-        "tuned": backend,
+        "free": cast("Backend", FreeBackend(read)),
+        "schema": cast("Backend", SchemaBackend(read, functions)),
+        "state": read,
+        "tuned": read,
     }
     for group in _groups(arms, alike=replace(tuned, calibration=None) == plain):
         for case in ordered(cases):
@@ -144,7 +145,7 @@ def plain_settings(settings: Settings) -> Settings:
     return replace(settings, snapshots_mb=0)
 
 
-def journal_path(settings: Settings, card: ModelCard, cases: Sequence[Case]) -> Path:
+def journal_path(settings: Settings, card: ModelCard, cases: Sequence[Case], kind: str = "reliability") -> Path:
     """Where the outcomes of this model, these cases and this way of asking are kept until they are whole."""
     profile = card.profile
     calibration = "" if profile.calibration is None else profile.calibration.prompt
@@ -157,4 +158,4 @@ def journal_path(settings: Settings, card: ModelCard, cases: Sequence[Case]) -> 
         calibration,
     ]
     text = json.dumps([asked, [case.model_dump(mode="json") for case in cases]], sort_keys=True)
-    return settings.home / "bench" / f"{card.name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.jsonl"
+    return settings.home / "bench" / f"{kind}-{card.name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.jsonl"

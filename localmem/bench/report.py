@@ -87,7 +87,7 @@ def markdown(runs: Sequence[ModelRun], split: str) -> str:
         f"# Function-call reliability, {split}",
         "",
         f"Commit {commit()}, {machine()}.",
-        "Shares in per cent with their 95 % intervals; tokens and seconds are a call's mean.",
+        "Shares in per cent with their 95 % intervals; tokens and seconds are a call's mean, its prompt already read.",
         "",
         *_table(HEADER, [row for run in runs for row in run.rows()]),
     ]

@@ -25,6 +25,7 @@ class Outcome:
     """The case wants an answer and nothing else."""
     tokens: int
     seconds: float
+    """From the prompt read to the call written."""
     result: str = ""
 
 

@@ -10,22 +10,24 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 
-from localmem.bench.cases import Case, Expected, PastCall, Turn, folded
+from localmem.bench.cases import Case, Expected, PastCall, Turn, folded, sample
 from localmem.kernel.messages import SEARCHES
 
 _WHOLE_RESULT = re.compile(r"Results 1-(\d+) of \1, page 1 of 1:")
+_VARIED = 3  # each needs its whole prompt read anew
 _MORE, _PAGES = 9, 3
 _APPENDED = 200  # characters of the message that are taken for what was saved
 
 
 def variants(cases: Sequence[Case]) -> list[Case]:
-    """One variant of each case that has any, always the same one."""
+    """One of every third case that has any, always the same one; of every result, that with more pages behind."""
+    varied = {case.id for case in sample(cases, len(cases) // _VARIED)}
     found: list[Case] = []
     for case in cases:
-        possible = [*_emptier(case), *_saved(case), *_with_more_pages(case)]
+        possible = [*_emptier(case), *_saved(case)] if case.id in varied else []
         if possible:
-            choice = hashlib.sha256(case.id.encode()).digest()[0] % len(possible)
-            found.append(possible[choice])
+            found.append(possible[hashlib.sha256(case.id.encode()).digest()[0] % len(possible)])
+        found.extend(_with_more_pages(case))
     return found
 
 

@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 from localmem.backend.scripted import ScriptedBackend
 from localmem.bench.arms import call_in
 from localmem.bench.cases import Case, shipped_cases
+from localmem.bench.guarantee import Journal as Attempts
 from localmem.bench.guarantee import prove
 from localmem.bench.reliability import Journal, ordered, run
 from localmem.bench.report import ModelRun, markdown, plot, result, write
@@ -157,11 +158,19 @@ def test_cases_of_one_profile_stand_together():
     assert [case.id for case in ordered([CASE, other, third])] == ["moved", "c", "b"]
 
 
-def test_the_guarantee_calls_every_function_in_turn(settings: Settings):
-    tally = prove(backend(), [CASE], settings, Profile(), temperature=1.0, calls=1)
+def test_the_guarantee_calls_every_function_in_turn_and_goes_on_where_it_stopped(settings: Settings, tmp_path: Path):
+    path = tmp_path / "guarantee.jsonl"
+    tally = prove(backend(), [CASE], settings, Profile(), calls=1, journal=Attempts(path))[1.0]
     assert tally.calls == 7
     # The script answers everything with send_message, which does not count where another function was asked for.
     assert (tally.parsed, tally.executable, tally.finished, tally.kept) == (1, 1, 7, False)
+
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    assert len(lines) == 14, "seven functions at two temperatures"
+    path.write_text("".join(lines[:-3]) + lines[-3][:20], encoding="utf-8")
+    again = backend()
+    assert prove(again, [CASE], settings, Profile(), calls=1, journal=Attempts(path))[1.0] == tally
+    assert len(again.prompts) == 3
 
 
 def outcome(case: str, *, right: bool, category: str = "x", only_reply: bool = False) -> Outcome:

@@ -8,7 +8,7 @@ from localmem.bench.variants import variants
 
 def made(**fields: object) -> list[Case]:
     case = {"id": "a", "user": "I moved to Porto.", "human": "Lives in Faro.", "recall": ["x", "y"], "archive": ["z"]}
-    cases = [Case.model_validate({**case, "id": str(number), **fields}) for number in range(60)]
+    cases = [Case.model_validate({**case, "id": str(number), **fields}) for number in range(120)]
     return variants(cases)
 
 
@@ -38,4 +38,4 @@ def test_our_development_cases_have_variants_of_every_kind():
     found = variants(shipped_cases("dev"))
     kinds = {case.id.rpartition("+")[2] for case in found}
     assert kinds == {"stores", "new", "recall", "archive", "saved", "pages"}
-    assert len({case.id for case in found}) == len(found) > 500
+    assert len({case.id for case in found}) == len(found) > 300

@@ -63,7 +63,7 @@ def reliability(
     settings = shared.settings()
     named = models or (settings.model,)
     if calls is not None:
-        _prove(shared, [replace(settings, model=name) for name in named], cases, calls, out)
+        _prove(shared, [replace(settings, model=name) for name in named], cases, calls, out, fresh=fresh)
         return
     runs: list[ModelRun] = []
     if out is not None:
@@ -118,13 +118,15 @@ def _run(
     return ModelRun(card.name, found), path
 
 
-def _prove(shared: Shared, each: list[Settings], cases: list[Case], calls: int, out: Path | None) -> None:
+def _prove(
+    shared: Shared, each: list[Settings], cases: list[Case], calls: int, out: Path | None, *, fresh: bool
+) -> None:
     """The guarantee, tried on each model at both temperatures. Exit code 1 when it was not kept."""
     from tqdm import tqdm
 
     from localmem import models, runtime
-    from localmem.bench.guarantee import TEMPERATURES, prove
-    from localmem.bench.reliability import plain_settings
+    from localmem.bench.guarantee import TEMPERATURES, Journal, prove
+    from localmem.bench.reliability import journal_path, plain_settings
     from localmem.bench.report import write_record
 
     kept = True
@@ -132,33 +134,29 @@ def _prove(shared: Shared, each: list[Settings], cases: list[Case], calls: int, 
     for settings in each:
         card = models.find_card(settings.model, models.load_cards(settings.models_dir))
         settings = plain_settings(replace(settings, model=card.name))
+        journal = journal_path(settings, card, cases, "guarantee")
+        if fresh:
+            journal.unlink(missing_ok=True)
         backend = runtime.load_backend(settings)
-        figures: dict[str, Any] = {}
         try:
-            for temperature in TEMPERATURES:
-                label = f"{card.name}, T={temperature:g}"
-                with tqdm(total=calls, desc=label, unit="call", disable=shared.quiet) as bar:
-                    tally = prove(
-                        backend,
-                        cases,
-                        settings,
-                        card.profile,
-                        temperature=temperature,
-                        calls=calls,
-                        on_call=bar.update,
-                    )
-                figures[f"temperature_{temperature:g}"] = tally.figures()
-                kept = kept and tally.kept
-                counts = (tally.calls, tally.parsed, tally.valid, tally.executable, tally.finished)
-                rows.append((card.name, f"{temperature:g}", *counts))
-                for failure in tally.failures:
-                    shared.say(failure)
+            with tqdm(total=calls * len(TEMPERATURES), desc=card.name, unit="call", disable=shared.quiet) as bar:
+                tallies = prove(
+                    backend, cases, settings, card.profile, calls=calls, journal=Journal(journal), on_call=bar.update
+                )
         finally:
             backend.close()
+        for temperature, tally in tallies.items():
+            kept = kept and tally.kept
+            counts = (tally.calls, tally.parsed, tally.valid, tally.executable, tally.finished)
+            rows.append((card.name, f"{temperature:g}", *counts))
+            for failure in tally.failures:
+                shared.say(failure)
+        figures = {f"temperature_{temperature:g}": tally.figures() for temperature, tally in tallies.items()}
         if shared.as_json:
             print_json({"model": card.name, **figures})
         if out is not None:
             shared.say(f"wrote {write_record('guarantee', card.name, figures, out)}")
+        journal.unlink(missing_ok=True)
     if not shared.as_json:
         print_table(("model", "T", "calls", "parsed", "valid", "executable", "finished"), rows)
     if not kept:

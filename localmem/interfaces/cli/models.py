@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from localmem.config import Settings
     from localmem.models import ModelCard, ProgressFactory
 
-_VARIED = 3  # of so many development cases one is varied too
-
 
 @click.group()
 def models() -> None:
@@ -146,7 +144,7 @@ def tune(shared: Shared, name: str | None, *, file: Path | None, trials: int, ou
     settings, card = _card(shared, name)
     settings = plain_settings(replace(settings, model=card.name))
     cases = shipped_cases("dev") if file is None else read_cases(file)
-    looked_at = [*cases, *variants(sample(cases, len(cases) // _VARIED))]
+    looked_at = [*cases, *variants(cases)]
     tried = PROFILES if trials else (card.profile,)
     backend = runtime.load_backend(settings)
     try:
