@@ -210,10 +210,8 @@ def _run(arguments: argparse.Namespace, load: Callable[[Settings], Backend]) -> 
 
 def _journal_path(settings: Settings, card: models.ModelCard, name: Set) -> Path:
     """Where the answers of this model and this way of asking are kept until all of a set are there."""
-    profile = card.profile
-    calibration = "" if profile.calibration is None else profile.calibration.prompt
-    asked = [card.sha256 or card.name, settings.window, settings.temperature, profile.frame, profile.thought]
-    text = json.dumps([*asked, profile.examples, calibration])
+    asked = [card.sha256 or card.name, settings.window, settings.temperature, card.profile.fingerprint]
+    text = json.dumps(asked)
     return settings.home / "bench" / f"letta-{card.name}-{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.jsonl"
 
 

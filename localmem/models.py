@@ -102,6 +102,12 @@ class Profile:
     calibration: Calibration | None = None
     """Fitted by `localmem models tune`; in a file of its own beside the card."""
 
+    @property
+    def fingerprint(self) -> str:
+        """Tells one way of asking from another, the calibration's numbers counted."""
+        calibration = "" if self.calibration is None else self.calibration.fingerprint
+        return "-".join((self.frame, self.thought, str(self.examples), self.reply, calibration))
+
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:

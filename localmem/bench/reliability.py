@@ -147,15 +147,6 @@ def plain_settings(settings: Settings) -> Settings:
 
 def journal_path(settings: Settings, card: ModelCard, cases: Sequence[Case], kind: str = "reliability") -> Path:
     """Where the outcomes of this model, these cases and this way of asking are kept until they are whole."""
-    profile = card.profile
-    calibration = "" if profile.calibration is None else profile.calibration.prompt
-    asked = [
-        card.sha256 or card.name,
-        settings.temperature,
-        settings.window,
-        profile.frame,
-        profile.thought,
-        calibration,
-    ]
+    asked = [card.sha256 or card.name, settings.temperature, settings.window, card.profile.fingerprint]
     text = json.dumps([asked, [case.model_dump(mode="json") for case in cases]], sort_keys=True)
     return settings.home / "bench" / f"{kind}-{card.name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.jsonl"

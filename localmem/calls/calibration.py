@@ -70,6 +70,12 @@ class Calibration:
         values = self.weights @ np.concatenate((hidden, signs)) + self.bias
         return {choice: float(value) for choice, value in zip(self.choices, values, strict=True)}
 
+    @property
+    def fingerprint(self) -> str:
+        """Tells one calibration from another, of the same prompt too."""
+        parts = (self.prompt.encode(), str(self.trust).encode(), self.weights.tobytes(), self.bias.tobytes())
+        return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
+
     def write(self, path: Path) -> None:
         """As JSON; the weights as 16-bit floats in base64."""
         table = {

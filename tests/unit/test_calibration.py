@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from localmem.calls.calibration import Calibration, Choice, Guidance, beginnings
 from localmem.calls.chat_format import BARE
 from localmem.calls.grammar import CallGrammar, FunctionChoice
 from localmem.errors import LocalmemError
+from localmem.models import Profile
 
 TEXT = {"type": "object", "properties": {"message": {"type": "string"}}, "required": ["message"]}
 LABELLED = {
@@ -225,6 +227,13 @@ def test_it_is_written_and_read_again(tmp_path: Path):
     again = read_calibration(tmp_path / "m.calibration.json")
     assert (again.choices, again.trust, again.prompt, again.features) == (made.choices, 0.5, "abc", 5)
     np.testing.assert_allclose(again.weights, made.weights, atol=2e-3)
+
+
+def test_a_fingerprint_is_of_the_numbers_too():
+    made = Calibration((SEND, HUMAN), np.ones((2, 5), np.float32), np.ones(2, np.float32), 0.5, "abc")
+    other = replace(made, bias=np.zeros(2, np.float32))
+    assert made.fingerprint == replace(made).fingerprint != other.fingerprint
+    assert Profile(calibration=made).fingerprint != Profile(calibration=other).fingerprint != Profile().fingerprint
 
 
 @pytest.mark.parametrize(
