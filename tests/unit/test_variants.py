@@ -35,7 +35,14 @@ def test_what_is_searched_stays():
 
 
 def test_our_development_cases_have_variants_of_every_kind():
-    found = variants(shipped_cases("dev"))
-    kinds = {case.id.rpartition("+")[2] for case in found}
-    assert kinds == {"stores", "new", "recall", "archive", "saved", "pages"}
-    assert len({case.id for case in found}) == len(found) > 300
+    cases = shipped_cases("dev")
+    found = variants(cases)
+    kinds = [case.id.rpartition("+")[2] for case in found]
+    assert set(kinds) == {"stores", "new", "recall", "archive", "saved", "pages"}
+    assert len({case.id for case in found}) == len(found) > 450
+    whole = [c for c in cases if c.expect == ("send_message",) and not c.user and "page 1 of 1:" in _last_result(c)]
+    assert kinds.count("pages") == len(whole) > 50, "every result that is whole, not a third of them"
+
+
+def _last_result(case: Case) -> str:
+    return (case.before[-1].result if case.before else None) or ""
