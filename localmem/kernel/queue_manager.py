@@ -70,7 +70,6 @@ class QueueManager:
         self.main_context = main_context
         self.budget = budget
         self.warned = False
-        self._stamped_tenth = 0
         self._summarised: tuple[str, tuple[Message, ...], str] | None = None
 
     def restore(self, *, rendered_context: str, warned: bool) -> None:
@@ -83,7 +82,6 @@ class QueueManager:
             # Counted afresh: another model may read it now.
             self.main_context.append(replace(message, tokens=self.main_context.measure(message)))
         self.warned = warned
-        self._stamped_tenth = self._tenth()
         if not rendered_context:
             self._store.set_rendered_context(self._agent_id, self.main_context.context_text)
         self.check_room()
@@ -188,7 +186,6 @@ class QueueManager:
         self.main_context.set_context(flush.rendered)
         self.warned = False
         self._summarised = None
-        self._stamped_tenth = self._tenth()
 
     def render(self, rendered: str) -> None:
         """Show the working context as `rendered` from now on."""
@@ -255,21 +252,11 @@ class QueueManager:
         return cut(self.main_context.encoder.tokenizer, content, self.largest_message(), marker=marker)
 
     def _stamp(self, kind: Kind) -> str:
-        """The time when an hour has passed, the room left when a tenth of the window has filled: once, a few tokens."""
-        if kind not in ("user_message", "result"):
+        """The time, when an hour has passed since the last message: once, a few tokens."""
+        if kind != "user_message" or not self.main_context.queue:
             return ""
-        parts: list[str] = []
-        last = self.main_context.queue[-1].created_at if self.main_context.queue else None
-        if kind == "user_message" and last is not None and self._now() - last >= _STAMP_AFTER:
-            parts.append(moment(self._now().astimezone()))
-        tenth = self._tenth()
-        if tenth > self._stamped_tenth:
-            self._stamped_tenth = tenth
-            parts.append(f"window {tenth}0% full")
-        return f"[{', '.join(parts)}] " if parts else ""
-
-    def _tenth(self) -> int:
-        return self.main_context.tokens * 10 // self.budget.limit
+        passed = self._now() - self.main_context.queue[-1].created_at
+        return f"[{moment(self._now().astimezone())}] " if passed >= _STAMP_AFTER else ""
 
 
 def _first_freeing(queue: Sequence[Message], start: int, stops: Sequence[int], target: int) -> int:

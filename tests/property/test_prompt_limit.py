@@ -24,7 +24,7 @@ PAPER = (0.7, 1.0, 0.5)  # warning, flush, evict
 sizes = st.integers(0, 300) | st.integers(300, 6_000) | st.sampled_from([20_000, 200_000])
 texts = st.builds(
     lambda character, size, tail: character * (size // len(character.encode())) + tail,
-    st.sampled_from(["x", "é", "😀", "ab ", "\n", "<|im_end|>", "[window 90% full] "]),
+    st.sampled_from(["x", "é", "😀", "ab ", "\n", "<|im_end|>"]),
     sizes,
     st.text(max_size=10),
 )
