@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from localmem.bench.report import commit, machine
+from localmem.bench.provenance import commit, machine
 from localmem.config import DEFAULT_MODEL, Settings, load_settings
 
 HERE = Path(__file__).parent

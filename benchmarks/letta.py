@@ -28,7 +28,7 @@ from tqdm import tqdm
 import localmem
 from benchmarks.agents import Clock, arm_backend, arm_profile, quiet, say
 from benchmarks.common import HERE, RESULTS
-from benchmarks.journal import Journal, Record
+from benchmarks.journal import Journal, Record, open_journal
 from benchmarks.shares import Row, add_to_results, row, table
 from localmem import models
 from localmem.backend.base import Backend
@@ -191,7 +191,7 @@ def _run(arguments: argparse.Namespace, load: Callable[[Settings], Backend]) -> 
     try:
         for name in sets:
             chosen = sample(cases[name], arguments.limit) if arguments.limit else cases[name]
-            journal = Journal(_journal_path(settings, card, name))
+            journal = open_journal(_journal_path(settings, card, name))
             if arguments.fresh:
                 journal.forget()
             with tqdm(total=len(chosen) * len(arms), desc=name, unit="case", file=sys.stderr) as bar:

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.common import RESULTS, save
 from benchmarks.journal import Record
-from localmem.bench.report import commit
+from localmem.bench.provenance import commit
 from localmem.bench.scoring import Share
 
 Row = dict[str, Any]

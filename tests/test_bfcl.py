@@ -21,7 +21,7 @@ from benchmarks.bfcl.asking import ARMS, ask, call_of, fits
 from benchmarks.bfcl.checker import Checker, load_checker
 from benchmarks.bfcl.functions import choice_of, spec_of
 from benchmarks.bfcl.run import rows, run
-from benchmarks.journal import Journal
+from benchmarks.journal import open_journal
 from benchmarks.shares import table
 from localmem import models
 from localmem.backend.constraint import GuidanceEngine
@@ -297,23 +297,23 @@ def test_every_arm_answers_and_a_stopped_run_goes_on(folder: Path, checker: Chec
     backend = ScriptedBackend(["I can't.", right, right, right])
     questions = data.load(folder, "simple_python")
     path = tmp_path / "journal.jsonl"
-    found = run(backend, questions, checker, arms=ARMS, journal=Journal(path), decide=lambda _: (True, 0.5))
+    found = run(backend, questions, checker, arms=ARMS, journal=open_journal(path), decide=lambda _: (True, 0.5))
     assert [found[arm][0]["right"] for arm in ARMS] == [False, True, True, True]
     assert found["gate"][0]["seconds"] == 0.5
     assert found["free"][0]["written"] == "I can't."
     with path.open("a", encoding="utf-8") as file:
         file.write('["free other", {"ri')
-    again = run(ScriptedBackend(), questions, checker, arms=ARMS, journal=Journal(path))
+    again = run(ScriptedBackend(), questions, checker, arms=ARMS, journal=open_journal(path))
     assert again == found
-    Journal(path).put_away()
-    assert not Journal(path).known("free simple-0")
+    open_journal(path).put_away()
+    assert not open_journal(path).known("free simple-0")
     assert path.with_suffix(".done.jsonl").is_file()
 
 
 def test_gate_that_stays_shut_is_a_reply(folder: Path, checker: Checker):
     backend = ScriptedBackend()
     questions = data.load(folder, "irrelevance")
-    found = run(backend, questions, checker, arms=["gate"], journal=Journal(None), decide=lambda _: (False, 0.0))
+    found = run(backend, questions, checker, arms=["gate"], journal=open_journal(None), decide=lambda _: (False, 0.0))
     assert not backend.prompts
     (one,) = rows("irrelevance", found)
     assert (one["right"], one["called"], one["n"]) == (1.0, 0.0, 1)
@@ -322,7 +322,7 @@ def test_gate_that_stays_shut_is_a_reply(folder: Path, checker: Checker):
 
 def test_question_that_does_not_fit_the_window_is_wrong(folder: Path, checker: Checker):
     questions = data.load(folder, "simple_python")
-    found = run(ScriptedBackend(window=450), questions, checker, arms=["free"], journal=Journal(None))
+    found = run(ScriptedBackend(window=450), questions, checker, arms=["free"], journal=open_journal(None))
     assert found["free"][0]["right"] is False
     assert found["free"][0]["fits"] is False
 
@@ -386,10 +386,10 @@ def test_no_fold_shares_a_group_and_the_threshold_is_the_highest_that_keeps_enou
 def test_gate_looks_at_a_real_model_and_opens_or_not(smollm: LlamaBackend, settings: Settings, tmp_path: Path):
     every = gate.read_gate_cases(command.CASES)
     cases = [every[0], every[2], every[5], every[8]]
-    journal = Journal(tmp_path / "looks.jsonl")
+    journal = open_journal(tmp_path / "looks.jsonl")
     seen = gate.look_at(smollm, cases, journal)
     assert all(np.isfinite(np.concatenate(pair)).all() for pair in seen)
-    again = gate.look_at(smollm, cases, Journal(tmp_path / "looks.jsonl"))
+    again = gate.look_at(smollm, cases, open_journal(tmp_path / "looks.jsonl"))
     assert all((one[0] == other[0]).all() for one, other in zip(seen, again, strict=True))
     card = models.find_card(SMOLLM, models.load_cards(settings.models_dir))
     name = gate.gate_name(smollm, card.name, card.sha256, command.CASES)
@@ -420,7 +420,7 @@ def test_told_agent_is_asked_in_copies_and_only_has_its_store(
     late = FunctionCall("core_memory_append", {"label": "human", "content": "He eats grapes."})
     backend = ScriptedBackend([saved, *map(say, ("Hi.", "Good.", "Oh.")), late])
     telling = _telling(backend, "kv", settings, tmp_path / "told")
-    journal = Journal(None)
+    journal = open_journal(None)
     questions = data.load_memory(folder)
 
     def sessions(scenario: str) -> list[list[str]]:
@@ -438,7 +438,7 @@ def test_told_agent_is_asked_in_copies_and_only_has_its_store(
     assert "archival_memory_insert" not in first
     asked = len(backend.prompts)
     assert memory.run_memory(telling, questions, sessions, checker, journal=journal) == found
-    memory.run_memory(telling, questions[:1], sessions, checker, journal=Journal(None))
+    memory.run_memory(telling, questions[:1], sessions, checker, journal=open_journal(None))
     assert len(backend.prompts) == asked + 1, "a told agent is kept: only the question is asked again"
 
 

@@ -10,7 +10,7 @@ import pytest
 from support import SMOLLM
 
 from benchmarks import letta, shares
-from benchmarks.journal import Journal
+from benchmarks.journal import open_journal
 from localmem.backend.scripted import ScriptedBackend
 from localmem.config import Settings, load_settings
 from localmem.errors import LocalmemError
@@ -63,7 +63,7 @@ def test_facts_are_read_in_every_arm(folder: Path, settings: Settings):
     backend = ScriptedBackend([say("In BERGEN."), "In Bergen.", say("In Oslo."), say("In Bergen!")])
     cases = letta.read_cases(folder, "read")
     arms: list[Any] = ["schema", "free", "state", "tuned"]
-    found = letta.run(backend, cases, settings, arms=arms, journal=Journal(None))
+    found = letta.run(backend, cases, settings, arms=arms, journal=open_journal(None))
     assert [found[arm][0]["right"] for arm in arms] == [True, True, False, True]
     assert "Ina Foss lives in Bergen." in backend.tokenizer.decode_bytes(backend.prompts[0].ids).decode()
 

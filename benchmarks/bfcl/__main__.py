@@ -23,7 +23,7 @@ from benchmarks.bfcl import asking, data, gate, memory
 from benchmarks.bfcl.checker import Checker, load_checker
 from benchmarks.bfcl.run import rows, run
 from benchmarks.common import HERE, RESULTS
-from benchmarks.journal import Journal
+from benchmarks.journal import Journal, open_journal
 from benchmarks.shares import Row, add_to_results, row, table
 from localmem import models
 from localmem.backend.base import Backend
@@ -130,7 +130,7 @@ def _gatekeeper(
     if arguments.fit or not path.is_file():
         cases = gate.read_gate_cases(CASES)
         with tqdm(total=len(cases), desc="gate", unit="case", file=sys.stderr) as bar:
-            seen = gate.look_at(backend, cases, Journal(path.with_suffix(".looks.jsonl")), on_case=bar.update)
+            seen = gate.look_at(backend, cases, open_journal(path.with_suffix(".looks.jsonl")), on_case=bar.update)
         fitted = gate.fit_gate(cases, seen)
         fitted.write(path)
         print(f"gate, in cross-validation: {fitted.figures()}", file=sys.stderr)
@@ -205,7 +205,7 @@ def _journal(settings: Settings, card: ModelCard, part: str, prompt: str, *, fre
     """Where the answers of this model are kept until all of a part are there."""
     text = json.dumps([card.sha256 or card.name, settings.window, settings.temperature, prompt, data.VERSION])
     name = f"bfcl-{card.name}-{part}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.jsonl"
-    journal = Journal(settings.home / "bench" / name)
+    journal = open_journal(settings.home / "bench" / name)
     if fresh:
         journal.forget()
     return journal

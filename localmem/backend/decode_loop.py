@@ -2,8 +2,8 @@
 
 Until the call is whole: forced tokens go through the model in one batch; any other token is sampled first and tested
 after, and the whole vocabulary is masked only when that one token is refused. Where a function is chosen, the guide
-weighs what is allowed first. As the token budget ends only closing
-tokens are chosen, so that no call is ever cut off.
+weighs what is allowed first. As the token budget ends, and where a text has run into a loop, only closing tokens are
+chosen, so that no call is ever cut off and none goes on without end.
 """
 
 from __future__ import annotations
@@ -25,6 +25,12 @@ CLOSING_TOKENS = 48
 whose every string is ended at once."""
 
 _LAST_TOKENS = 1  # a token may bring more than one of those that are counted in the end
+
+
+_LONGEST_LOOP = 32  # tokens
+_LOOP_ROUNDS = 6
+_LOOP_TOKENS = 16
+"""A loop is the same tokens over and over, so many times and so many of them: "hahaha" and a table's line are none."""
 
 
 class Processor(Protocol):
@@ -108,6 +114,8 @@ class DecodeLoop:
     def _next(self) -> list[int]:
         """The next tokens: the forced ones, or one sampled; empty at the end of the turn."""
         if self._constraint is None:
+            if in_a_loop(self.ids):
+                return []
             token = self._sample(self._processor.logits())
             return [] if token in self._processor.end_tokens else [token]
         forced = self._forced(self._constraint)
@@ -126,7 +134,7 @@ class DecodeLoop:
         return forced
 
     def _choose(self, constraint: Constraint) -> int:
-        if self._max_tokens - len(self.ids) <= CLOSING_TOKENS or self._is_full():
+        if self._max_tokens - len(self.ids) <= CLOSING_TOKENS or self._is_full() or in_a_loop(self.ids):
             ends = (*self._processor.end_tokens, *self._processor.closers)  # a plain reply ends with its turn
             closer = next((t for t in ends if constraint.allows(t)), None)
             if closer is not None:
@@ -162,6 +170,19 @@ class DecodeLoop:
         self.text += piece
         if piece and self._on_text is not None:
             self._on_text(piece)
+
+
+def in_a_loop(ids: Sequence[int]) -> bool:
+    """Whether what was written last is the same few tokens over and over, as small models do without end.
+
+    >>> in_a_loop([5, 1, 2] + [7] * 16), in_a_loop([1, 2, 3] * 6), in_a_loop([1, 2, 3] * 5)
+    (True, True, False)
+    """
+    for period in range(1, min(_LONGEST_LOOP, len(ids) // _LOOP_ROUNDS) + 1):
+        length = max(_LOOP_ROUNDS * period, -(-_LOOP_TOKENS // period) * period)
+        if len(ids) >= length and ids[-length:-period] == ids[period - length :]:
+            return True
+    return False
 
 
 def closing_tokens(encode: Callable[[str], list[int]]) -> tuple[int, ...]:

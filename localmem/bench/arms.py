@@ -1,6 +1,6 @@
 """The arms of the reliability benchmark: ways to get a call out of a model, each a backend round the real one.
 
-free    no constraint: what the model writes is searched for a call, as tolerantly as can be
+free    no constraint behind the opening tag: what the model writes is searched for a call, as tolerantly as can be
 schema  one fixed JSON Schema of all functions, as "JSON mode" and most runtimes have it
 state   the grammar of the live memory state
 tuned   the same with the model's own profile: frame, examples, calibration
@@ -19,6 +19,7 @@ from typing import Any, Literal
 from localmem.backend.base import Backend, Completion
 from localmem.calls.frame import Frame
 from localmem.calls.grammar import CallGrammar, FunctionChoice, Schema
+from localmem.calls.prompt import Prompt
 from localmem.errors import InvalidArguments
 
 Arm = Literal["free", "schema", "state", "tuned"]
@@ -48,15 +49,21 @@ class ReadBackend(Delegate):
 
 
 class FreeBackend(Delegate):
-    """Completes without a grammar; a call that can be made out is handed on in the frame, plain text as a reply."""
+    """Completes without a grammar; a call that can be made out is handed on in the frame, plain text as a reply.
 
-    def complete(self, prompt: Any, *, grammar: CallGrammar | None, max_tokens: int, **more: Any) -> Completion:
+    The tag a frame begins with is written for the model: some weights cannot (for Qwen2.5-Coder `<tool_call>` is about
+    the 15,000th likeliest token, and it ends its turn instead).
+    """
+
+    def complete(self, prompt: Prompt, *, grammar: CallGrammar | None, max_tokens: int, **more: Any) -> Completion:
         more.pop("guidance", None)
         tokens = min(max_tokens, _FREE_TOKENS)
-        free = self._backend.complete(prompt, grammar=None, max_tokens=tokens, **more)
         if grammar is None:
-            return free
-        call = call_in(free.text, grammar.frame)
+            return self._backend.complete(prompt, grammar=None, max_tokens=tokens, **more)
+        opening = grammar.frame.tag
+        begun = replace(prompt, ids=(*prompt.ids, *self._backend.tokenizer.encode(opening, special=True)))
+        free = self._backend.complete(begun, grammar=None, max_tokens=tokens, **more)
+        call = call_in(opening + free.text, grammar.frame)
         if call is None:
             return free
         name, arguments = call

@@ -11,7 +11,7 @@ from typing import Any, cast
 from localmem.backend.base import Backend, Completion, Sampling
 from localmem.bench.arms import Delegate
 from localmem.bench.cases import Case
-from localmem.bench.journal import JsonLines
+from localmem.bench.journal import Journal
 from localmem.bench.reliability import declared_functions, is_valid, ordered
 from localmem.bench.situation import decide, situation
 from localmem.calls.grammar import CallGrammar, Schema
@@ -67,21 +67,9 @@ class Tally:
         return self.calls == self.parsed == self.valid == self.executable == self.finished
 
 
-class Journal:
-    """Attempts as they come, a line each, so that a run that was stopped goes on. `path` None keeps nothing."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._lines = JsonLines(path)
-        self._known = {
-            (one.case, one.turn, one.temperature): one for one in self._lines.read(lambda record: Attempt(**record))
-        }
-
-    def known(self, case: Case, turn: int, temperature: float) -> Attempt | None:
-        return self._known.get((case.id, turn, temperature))
-
-    def add(self, attempt: Attempt) -> Attempt:
-        self._lines.append(asdict(attempt))
-        return attempt
+def open_journal(path: Path | None) -> Journal[Attempt]:
+    """Attempts by case, turn and temperature, kept at `path`."""
+    return Journal(path, read=lambda record: Attempt(**record), write=asdict)
 
 
 class OneFunctionBackend(Delegate):
@@ -122,12 +110,12 @@ def prove(
     *,
     calls: int,
     temperatures: Sequence[float] = TEMPERATURES,
-    journal: Journal | None = None,
+    journal: Journal[Attempt] | None = None,
     on_call: Callable[[], object] | None = None,
 ) -> Mapping[float, Tally]:
     """At least `calls` calls at each temperature: case after case, each function that may be called there; fewer only
     where the cases offer no more. The temperatures take turns, so that a case's prompt is read once."""
-    journal = journal or Journal(None)
+    journal = journal or open_journal(None)
     functions = declared_functions()
     tallies = {temperature: Tally() for temperature in temperatures}
     made = 0
@@ -135,10 +123,12 @@ def prove(
         turn, offered = 0, 1
         while turn < offered:
             for temperature, tally in tallies.items():
-                attempt = journal.known(case, turn, temperature)
+                key = f"{case.id} {turn} {temperature:g}"
+                attempt = journal.known(key)
                 if attempt is None:
                     forcing = OneFunctionBackend(backend, turn, temperature, seed=made + 1)
-                    attempt = journal.add(_attempt(forcing, case, settings, profile, functions, turn, temperature))
+                    attempt = _attempt(forcing, case, settings, profile, functions, turn, temperature)
+                    journal.add(key, attempt)
                 offered = attempt.offered
                 tally.add(attempt)
                 if on_call is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 Record = TypeVar("Record")
 
@@ -39,3 +39,36 @@ class JsonLines:
             # What was cut off must not take the next line with it.
             file.write("\n" * self._cut_off + json.dumps(value, ensure_ascii=False) + "\n")
         self._cut_off = False
+
+
+class Journal(Generic[Record]):
+    """A run's records by their key, as they come. `path` None keeps them in memory only."""
+
+    def __init__(
+        self, path: Path | None, *, read: Callable[[Any], Record], write: Callable[[Record], object]
+    ) -> None:  # Any: JSON
+        """`write` makes of a record what JSON holds, `read` a record of that."""
+        self._lines = JsonLines(path)
+        self._write = write
+        self._known: dict[str, Record] = dict(self._lines.read(lambda line: (str(line[0]), read(line[1]))))
+
+    def known(self, key: str) -> Record | None:
+        return self._known.get(key)
+
+    def add(self, key: str, record: Record) -> Record:
+        """Keep a record; gives it."""
+        self._known[key] = record
+        self._lines.append([key, self._write(record)])
+        return record
+
+    def put_away(self) -> None:
+        """All of it has been told: the next run measures anew. What was answered stays to be read, beside it."""
+        self._known.clear()
+        if self._lines.path is not None and self._lines.path.is_file():
+            self._lines.path.replace(self._lines.path.with_suffix(".done.jsonl"))
+
+    def forget(self) -> None:
+        """Begin again."""
+        self._known.clear()
+        if self._lines.path is not None:
+            self._lines.path.unlink(missing_ok=True)

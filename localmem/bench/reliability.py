@@ -13,7 +13,8 @@ from localmem import models
 from localmem.backend.base import Backend
 from localmem.bench.arms import ARMS, Arm, FreeBackend, ReadBackend, SchemaBackend
 from localmem.bench.cases import Case
-from localmem.bench.journal import JsonLines
+from localmem.bench.journal import Journal
+from localmem.bench.provenance import commit
 from localmem.bench.scoring import Outcome
 from localmem.bench.situation import decide, situation
 from localmem.calls.grammar import Schema
@@ -27,22 +28,9 @@ from localmem.resources import data_dir
 OnOutcome = Callable[[Arm, Outcome], object]
 
 
-class Journal:
-    """Outcomes as they come, a line each, so that a run that was stopped goes on. `path` None keeps nothing."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._lines = JsonLines(path)
-        self._known: dict[tuple[str, str], Outcome] = {
-            (arm, outcome.case): outcome
-            for arm, outcome in self._lines.read(lambda record: (record["arm"], Outcome(**record["outcome"])))
-        }
-
-    def known(self, arm: Arm, case: Case) -> Outcome | None:
-        return self._known.get((arm, case.id))
-
-    def add(self, arm: Arm, outcome: Outcome) -> None:
-        self._known[arm, outcome.case] = outcome
-        self._lines.append({"arm": arm, "outcome": asdict(outcome)})
+def open_journal(path: Path | None) -> Journal[Outcome]:
+    """Outcomes by arm and case, kept at `path`."""
+    return Journal(path, read=lambda record: Outcome(**record), write=asdict)
 
 
 def run(
@@ -51,11 +39,11 @@ def run(
     settings: Settings,
     *,
     arms: Sequence[Arm] = ARMS,
-    journal: Journal | None = None,
+    journal: Journal[Outcome] | None = None,
     on_outcome: OnOutcome | None = None,
 ) -> dict[Arm, list[Outcome]]:
     """Every case in every arm. Cases of one profile are run together, so that their prompts' beginning is read once."""
-    journal = journal or Journal(None)
+    journal = journal or open_journal(None)
     found: dict[Arm, list[Outcome]] = {arm: [] for arm in arms}
     plain, tuned = profiles(settings)
     functions = declared_functions()
@@ -69,10 +57,11 @@ def run(
     for group in _groups(arms, alike=replace(tuned, calibration=None) == plain):
         for case in ordered(cases):
             for arm in group:
-                outcome = journal.known(arm, case)
+                key = f"{arm} {case.id}"
+                outcome = journal.known(key)
                 if outcome is None:
-                    outcome = judge(backends[arm], case, settings, tuned if arm == "tuned" else plain, functions)
-                    journal.add(arm, outcome)
+                    profile = tuned if arm == "tuned" else plain
+                    outcome = journal.add(key, judge(backends[arm], case, settings, profile, functions))
                 found[arm].append(outcome)
                 if on_outcome is not None:
                     on_outcome(arm, outcome)
@@ -146,7 +135,9 @@ def plain_settings(settings: Settings) -> Settings:
 
 
 def journal_path(settings: Settings, card: ModelCard, cases: Sequence[Case], kind: str = "reliability") -> Path:
-    """Where the outcomes of this model, these cases and this way of asking are kept until they are whole."""
-    asked = [card.sha256 or card.name, settings.temperature, settings.window, card.profile.fingerprint]
+    """Where the outcomes of this commit, this model, these cases and this way of asking are kept until they are
+    whole: what another commit measured is no part of this one's figures."""
+    weights = card.sha256 or card.name
+    asked = [commit(), weights, settings.temperature, settings.window, card.profile.fingerprint]
     text = json.dumps([asked, [case.model_dump(mode="json") for case in cases]], sort_keys=True)
     return settings.home / "bench" / f"{kind}-{card.name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.jsonl"

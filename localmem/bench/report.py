@@ -3,77 +3,32 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
-import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from localmem import __version__
 from localmem.bench.arms import Arm
-from localmem.bench.scoring import SHARES, Outcome, Share, figures, restraint, share
+from localmem.bench.provenance import commit, machine
+from localmem.bench.scoring import SHARES, Outcome, Share, figures
 from localmem.errors import LocalmemError
 
 HEADER = ("model", "arm", "calls", "valid", "executable", "right function", "right call", "restraint", "tokens", "s")
 
 
-@dataclass(frozen=True, slots=True)
-class ModelRun:
-    """One model's outcomes, arm by arm, in the order of the arms."""
-
-    model: str
-    outcomes: Mapping[Arm, Sequence[Outcome]]
-
-    def objects(self) -> list[dict[str, Any]]:  # Any: JSON
-        """One object an arm: model, arm, and the figures."""
-        return [{"model": self.model, "arm": arm, **figures(found)} for arm, found in self.outcomes.items()]
-
-    def rows(self) -> list[tuple[str, ...]]:
-        return [_row(self.model, arm, found) for arm, found in self.outcomes.items()]
-
-    def category_rows(self) -> list[tuple[str, ...]]:
-        """Category, n, and the share of right calls in each arm."""
-        arms = list(self.outcomes)
-        names = sorted({outcome.category for found in self.outcomes.values() for outcome in found})
-        rows: list[tuple[str, ...]] = []
-        for name in names:
-            chosen = [[o for o in self.outcomes[arm] if o.category == name] for arm in arms]
-            cells = (f"{share(c, 'right_function').value:.0%} / {share(c, 'right_call').value:.0%}" for c in chosen)
-            rows.append((name, str(len(chosen[0])), *cells))
-        return rows
+Result = dict[str, Any]
+"""JSON: one model's record, as it is written to a result file."""
 
 
-def _row(model: str, arm: str, found: Sequence[Outcome]) -> tuple[str, ...]:
-    table = figures(found)
-    return (
-        model,
-        arm,
-        str(len(found)),
-        *(percent(share(found, name)) for name in SHARES),
-        percent(restraint(found)),
-        f"{table['tokens_per_call']:.0f}",
-        f"{table['seconds_per_call']:.2f}",
-    )
-
-
-def percent(value: Share) -> str:
-    """A share with its 95 % interval: `87.3 (83-91)`."""
-    low, high = value.interval
-    return "-" if not value.n else f"{100 * value.value:.1f} ({100 * low:.0f}-{100 * high:.0f})"
-
-
-def result(run: ModelRun, split: str) -> dict[str, Any]:  # Any: JSON
+def result(model: str, outcomes: Mapping[Arm, Sequence[Outcome]], split: str) -> Result:
     """The record of a run, as every benchmark of this project writes it; figures are those of the last arm."""
-    *others, main = run.objects()
+    *others, main = [{"model": model, "arm": arm, **figures(found)} for arm, found in outcomes.items()]
     counted = {"calls": main["n"], **{name: main[name] for name in (*SHARES, "restraint")}}
     more = {name: main[name] for name in ("tokens_per_call", "seconds_per_call")}
     return {
         "benchmark": "reliability",
         "commit": commit(),
-        "model": run.model,
+        "model": model,
         "machine": machine(),
         "split": split,
         "figures": {**counted, **more, "arm": main["arm"]},
@@ -81,19 +36,55 @@ def result(run: ModelRun, split: str) -> dict[str, Any]:  # Any: JSON
     }
 
 
-def markdown(runs: Sequence[ModelRun], split: str) -> str:
+def rows(record: Result) -> list[tuple[str, ...]]:
+    """A row an arm, under HEADER: shares in per cent with their 95 % intervals."""
+    return [
+        (
+            arm["model"],
+            arm["arm"],
+            str(arm["n"]),
+            *(_percent(arm, name) for name in (*SHARES, "restraint")),
+            f"{arm['tokens_per_call']:.0f}",
+            f"{arm['seconds_per_call']:.2f}",
+        )
+        for arm in record["arms"]
+    ]
+
+
+def category_rows(record: Result) -> list[tuple[str, ...]]:
+    """Category, n, and each arm's right functions and right calls in per cent."""
+    return [
+        (
+            name,
+            str(counted["n"]),
+            *(
+                f"{arm['by_category'][name]['right_function']:.0%} / {arm['by_category'][name]['right_call']:.0%}"
+                for arm in record["arms"]
+            ),
+        )
+        for name, counted in record["arms"][0]["by_category"].items()
+    ]
+
+
+def _percent(arm: Mapping[str, Any], name: str) -> str:  # Any: JSON
+    """A share with its 95 % interval, `87.3 (83-91)`; a dash where nothing was asked."""
+    low, high = arm["intervals"][name]
+    return "-" if (low, high) == Share(0, 0).interval else f"{100 * arm[name]:.1f} ({100 * low:.0f}-{100 * high:.0f})"
+
+
+def markdown(records: Sequence[Result]) -> str:
     """A page: one table of every model and arm, then each model's categories."""
     lines = [
-        f"# Function-call reliability, {split}",
+        f"# Function-call reliability, {records[0]['split']}",
         "",
-        f"Commit {commit()}, {machine()}.",
         "Shares in per cent with their 95 % intervals; tokens and seconds are a call's mean, its prompt already read.",
         "",
-        *_table(HEADER, [row for run in runs for row in run.rows()]),
+        *_table(HEADER, [row for record in records for row in rows(record)]),
     ]
-    for run in runs:
-        header = ("category", "n", *(f"{arm}: function / call" for arm in run.outcomes))
-        lines += ["", f"## {run.model}, by category", "", *_table(header, run.category_rows())]
+    for record in records:
+        header = ("category", "n", *(f"{arm['arm']}: function / call" for arm in record["arms"]))
+        source = f"Commit {record['commit']}, {record['machine']}."
+        lines += ["", f"## {record['model']}, by category", "", source, "", *_table(header, category_rows(record))]
     return "\n".join(lines) + "\n"
 
 
@@ -107,7 +98,7 @@ def check_plotting() -> None:
         raise LocalmemError("a plot needs matplotlib", "Install it: pip install 'localmem[plot]'.")
 
 
-def plot(results: Sequence[Mapping[str, Any]], path: Path) -> None:  # Any: JSON
+def plot(results: Sequence[Result], path: Path) -> None:
     """Reliability against speed, one point a model and arm, as an image of the kind `path` is named for.
 
     Raises LocalmemError where matplotlib is not installed.
@@ -140,16 +131,17 @@ def plot(results: Sequence[Mapping[str, Any]], path: Path) -> None:  # Any: JSON
     figure.savefig(path)
 
 
-def write(results: Sequence[Mapping[str, Any]], text: str, folder: Path) -> list[Path]:  # Any: JSON
-    """The result files, the page and the plot, in `folder`; gives their paths."""
+def write(record: Result, folder: Path) -> list[Path]:
+    """The result file in `folder`, and there the page and the plot of every model of this split; gives their paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"reliability-{record['model']}.json" for record in results]
-    for path, record in zip(paths, results, strict=True):
-        path.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    path = folder / f"reliability-{record['model']}.json"
+    path.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    found = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("reliability-*.json"))]
+    alike = [one for one in found if one["split"] == record["split"]]
     page, image = folder / "reliability.md", folder / "reliability.svg"
-    page.write_text(text, encoding="utf-8")
-    plot(results, image)
-    return [*paths, page, image]
+    page.write_text(markdown(alike), encoding="utf-8")
+    plot(alike, image)
+    return [path, page, image]
 
 
 def write_record(benchmark: str, model: str, measured: Mapping[str, Any], folder: Path) -> Path:  # Any: JSON
@@ -159,28 +151,3 @@ def write_record(benchmark: str, model: str, measured: Mapping[str, Any], folder
     record = {"benchmark": benchmark, "commit": commit(), "model": model, "machine": machine(), "figures": measured}
     path.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return path
-
-
-def commit() -> str:
-    """The commit of the checkout the package lies in, marked when files differ from it; else the version."""
-    here = Path(__file__).parent
-    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    try:
-        run = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError:
-        return __version__
-    return run.stdout.strip() or __version__
-
-
-def machine() -> str:
-    """Processor, cores and memory, in a line."""
-    model = next(
-        (line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
-        platform.processor() or platform.machine(),
-    )
-    memory = next((int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0)
-    return f"{model}, {os.cpu_count()} cores, {memory // (1 << 20)} GB, {platform.system()}"
-
-
-def _lines(path: str) -> list[str]:
-    return Path(path).read_text(encoding="utf-8").splitlines() if Path(path).exists() else []

@@ -35,6 +35,15 @@ class Frame:
     plain: str = ""
     """The function that is written as the family's plain reply, if any: one with a `message`."""
 
+    @property
+    def tag(self) -> str:
+        """What stands before the call's JSON: `<tool_call>` and a line break, or nothing.
+
+        >>> Frame('<call>{"name": "', '", "arguments": ', "}</call>").tag
+        '<call>'
+        """
+        return self.before.partition("{")[0]
+
     def write(self, name: str, arguments: str) -> str:
         if self.plain and name == self.plain:
             return str(json.loads(arguments)[MESSAGE])

@@ -12,10 +12,10 @@ from jsonschema import Draft202012Validator
 from localmem.backend.scripted import ScriptedBackend
 from localmem.bench.arms import call_in
 from localmem.bench.cases import Case, shipped_cases
-from localmem.bench.guarantee import Journal as Attempts
+from localmem.bench.guarantee import open_journal as open_attempts
 from localmem.bench.guarantee import prove
-from localmem.bench.reliability import Journal, ordered, run
-from localmem.bench.report import ModelRun, markdown, plot, result, write
+from localmem.bench.reliability import open_journal, ordered, run
+from localmem.bench.report import result, rows, write
 from localmem.bench.scoring import Outcome, Share, figures, restraint
 from localmem.bench.situation import decide, situation
 from localmem.calls.chat_format import BARE
@@ -143,11 +143,11 @@ def test_what_cannot_be_carried_out_is_valid_and_not_executable(settings: Settin
 
 def test_a_stopped_run_goes_on(settings: Settings, tmp_path: Path):
     path = tmp_path / "j.jsonl"
-    run(backend(REPLACED), [CASE], settings, arms=("state",), journal=Journal(path))
+    run(backend(REPLACED), [CASE], settings, arms=("state",), journal=open_journal(path))
     with path.open("a") as file:
-        file.write('{"arm": "state", "outco')  # killed as it wrote
+        file.write('["state after", {"case": "aft')  # killed as it wrote
     again = backend()
-    found = run(again, [CASE, AFTER], settings, arms=("state",), journal=Journal(path))
+    found = run(again, [CASE, AFTER], settings, arms=("state",), journal=open_journal(path))
     assert len(again.prompts) == 1, "only the new case was decided"
     assert [outcome.case for outcome in found["state"]] == ["moved", "after"]
 
@@ -160,7 +160,7 @@ def test_cases_of_one_profile_stand_together():
 
 def test_the_guarantee_calls_every_function_in_turn_and_goes_on_where_it_stopped(settings: Settings, tmp_path: Path):
     path = tmp_path / "guarantee.jsonl"
-    tally = prove(backend(), [CASE], settings, Profile(), calls=1, journal=Attempts(path))[1.0]
+    tally = prove(backend(), [CASE], settings, Profile(), calls=1, journal=open_attempts(path))[1.0]
     assert tally.calls == 7
     # The script answers everything with send_message, which does not count where another function was asked for.
     assert (tally.parsed, tally.executable, tally.finished, tally.kept) == (1, 1, 7, False)
@@ -169,7 +169,7 @@ def test_the_guarantee_calls_every_function_in_turn_and_goes_on_where_it_stopped
     assert len(lines) == 14, "seven functions at two temperatures"
     path.write_text("".join(lines[:-3]) + lines[-3][:20], encoding="utf-8")
     again = backend()
-    assert prove(again, [CASE], settings, Profile(), calls=1, journal=Attempts(path))[1.0] == tally
+    assert prove(again, [CASE], settings, Profile(), calls=1, journal=open_attempts(path))[1.0] == tally
     assert len(again.prompts) == 3
 
 
@@ -193,18 +193,27 @@ def test_intervals_hold_the_share_and_shrink():
 
 
 def test_report_in_every_form(tmp_path: Path):
-    modelled = ModelRun("m", {"state": [outcome("a", right=True)], "tuned": [outcome("a", right=False)]})
-    record = result(modelled, "test")
+    record = result("m", {"state": [outcome("a", right=True)], "tuned": [outcome("a", right=False)]}, "test")
     assert {"benchmark", "commit", "model", "machine", "figures"} <= set(record)
     assert record["figures"]["right_call"] == 0.0, "the last arm's"
-    text = markdown([modelled], "test")
-    assert "| m | state | 1 |" in text
-    paths = write([record], text, tmp_path)
+    assert rows(record)[0][:7] == ("m", "state", "1", *["100.0 (21-100)"] * 4)
+    assert rows(record)[0][7] == "-", "no case wanted an answer only"
+    paths = write(record, tmp_path)
     assert json.loads(paths[0].read_text())["arms"][0]["arm"] == "state"
     assert (tmp_path / "reliability.svg").read_text().lstrip().startswith("<?xml")
 
 
-def test_a_plot_of_several_models(tmp_path: Path):
-    records = [result(ModelRun(name, {"state": [outcome("a", right=True)]}), "test") for name in ("m", "n")]
-    plot(records, tmp_path / "p.svg")
-    assert "m</" in (tmp_path / "p.svg").read_text() or (tmp_path / "p.svg").stat().st_size > 5_000
+def test_page_and_plot_are_of_every_model_of_the_split_in_the_folder(tmp_path: Path):
+    for model, split in (("m", "test"), ("n", "test"), ("o", "dev")):
+        write(result(model, {"state": [outcome("a", right=True)]}, split), tmp_path)
+    write(result("m", {"state": [outcome("a", right=False)]}, "test"), tmp_path)
+    page = (tmp_path / "reliability.md").read_text()
+    assert [line.split(" | ")[:2] for line in page.splitlines() if "| state |" in line] == [
+        ["| m", "state"],
+        ["| n", "state"],
+    ]
+    assert "| m | state | 1 | 100.0 (21-100) | 100.0 (21-100) | 0.0 (0-79) |" in page, "measured anew"
+    assert "## n, by category" in page
+    assert "\n| x | 1 | 100% / 100% |" in page
+    image = (tmp_path / "reliability.svg").read_text()
+    assert ("<!-- m -->" in image, "<!-- n -->" in image, "<!-- o -->" in image) == (True, True, False)

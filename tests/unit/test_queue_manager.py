@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from support import Clock, make_agent, prompt_text, scripted_agent, stored_messages
+from support import Clock, make_agent, scripted_agent, stored_messages
 
 from localmem.backend.scripted import ScriptedBackend
 from localmem.kernel.agent import Agent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,10 +13,12 @@ from localmem.interfaces.cli.common import JSON, Shared, print_json, print_table
 if TYPE_CHECKING:
     from localmem.bench.arms import Arm
     from localmem.bench.cases import Case
-    from localmem.bench.report import ModelRun
+    from localmem.bench.journal import Journal
+    from localmem.bench.scoring import Outcome
     from localmem.config import Settings
+    from localmem.models import ModelCard
 
-_ARMS = ("free", "schema", "state", "tuned")
+_ARMS: tuple[Arm, ...] = ("free", "schema", "state", "tuned")
 
 
 @click.group()
@@ -55,7 +57,7 @@ def reliability(
     is counted is whether each call parses, fits its schema, can be carried out and ends in time.
     """
     from localmem.bench.cases import read_cases, sample, shipped_cases
-    from localmem.bench.report import HEADER, check_plotting, markdown, result, write
+    from localmem.bench.report import HEADER, check_plotting, result, rows, write
 
     cases = shipped_cases("dev" if split == "dev" else "test") if file is None else read_cases(file)
     if limit is not None:
@@ -65,43 +67,38 @@ def reliability(
     if calls is not None:
         _prove(shared, [replace(settings, model=name) for name in named], cases, calls, out, fresh=fresh)
         return
-    runs: list[ModelRun] = []
     if out is not None:
         check_plotting()
-    journals: list[Path] = []
+    label = file.name if file is not None else split
     for name in named:
-        run, journal = _run(shared, replace(settings, model=name), cases, arms or _ARMS, fresh=fresh)
-        runs.append(run)
-        journals.append(journal)
+        card, outcomes, journal = _run(shared, replace(settings, model=name), cases, arms or _ARMS, fresh=fresh)
+        record = result(card.name, outcomes, label)
         if shared.as_json:
-            for record in runs[-1].objects():
-                print_json(record)
+            for arm in record["arms"]:
+                print_json(arm)
         else:
             click.echo()
-            print_table(HEADER, runs[-1].rows())
-    label = file.name if file is not None else split
-    if out is not None:
-        for path in write([result(run, label) for run in runs], markdown(runs, label), out):
-            shared.say(f"wrote {path}")
-    for journal in journals:
-        journal.unlink(missing_ok=True)  # all of it is told: the next run measures anew
+            print_table(HEADER, rows(record))
+        if out is not None:
+            for path in write(record, out):
+                shared.say(f"wrote {path}")
+        journal.forget()  # all of it is told: the next run measures anew
 
 
 def _run(
-    shared: Shared, settings: Settings, cases: list[Case], arms: tuple[Any, ...], *, fresh: bool
-) -> tuple[ModelRun, Path]:
-    """One model's outcomes, and the journal they are in. Raises ModelNotFound before anything is measured."""
+    shared: Shared, settings: Settings, cases: list[Case], arms: tuple[Arm, ...], *, fresh: bool
+) -> tuple[ModelCard, dict[Arm, list[Outcome]], Journal[Outcome]]:
+    """A model's card, its outcomes, and the journal they are in. Raises ModelNotFound before anything is measured."""
     from tqdm import tqdm
 
     from localmem import models, runtime
-    from localmem.bench.reliability import Journal, journal_path, plain_settings, run
-    from localmem.bench.report import ModelRun
+    from localmem.bench.reliability import journal_path, open_journal, plain_settings, run
 
     card = models.find_card(settings.model, models.load_cards(settings.models_dir))
     settings = plain_settings(replace(settings, model=card.name))
-    path = journal_path(settings, card, cases)
+    journal = open_journal(journal_path(settings, card, cases))
     if fresh:
-        path.unlink(missing_ok=True)
+        journal.forget()
     backend = runtime.load_backend(settings)
     try:
         with tqdm(total=len(cases) * len(arms), desc=card.name, unit="call", disable=shared.quiet) as bar:
@@ -110,12 +107,12 @@ def _run(
                 cases,
                 settings,
                 arms=arms,
-                journal=Journal(path),
+                journal=journal,
                 on_outcome=lambda _arm, _outcome: bar.update(1),
             )
     finally:
         backend.close()
-    return ModelRun(card.name, found), path
+    return card, found, journal
 
 
 def _prove(
@@ -125,7 +122,7 @@ def _prove(
     from tqdm import tqdm
 
     from localmem import models, runtime
-    from localmem.bench.guarantee import TEMPERATURES, Journal, prove
+    from localmem.bench.guarantee import TEMPERATURES, open_journal, prove
     from localmem.bench.reliability import journal_path, plain_settings
     from localmem.bench.report import write_record
 
@@ -134,14 +131,14 @@ def _prove(
     for settings in each:
         card = models.find_card(settings.model, models.load_cards(settings.models_dir))
         settings = plain_settings(replace(settings, model=card.name))
-        journal = journal_path(settings, card, cases, "guarantee")
+        journal = open_journal(journal_path(settings, card, cases, "guarantee"))
         if fresh:
-            journal.unlink(missing_ok=True)
+            journal.forget()
         backend = runtime.load_backend(settings)
         try:
             with tqdm(total=calls * len(TEMPERATURES), desc=card.name, unit="call", disable=shared.quiet) as bar:
                 tallies = prove(
-                    backend, cases, settings, card.profile, calls=calls, journal=Journal(journal), on_call=bar.update
+                    backend, cases, settings, card.profile, calls=calls, journal=journal, on_call=bar.update
                 )
         finally:
             backend.close()
@@ -156,7 +153,7 @@ def _prove(
             print_json({"model": card.name, **figures})
         if out is not None:
             shared.say(f"wrote {write_record('guarantee', card.name, figures, out)}")
-        journal.unlink(missing_ok=True)
+        journal.forget()
     if not shared.as_json:
         print_table(("model", "T", "calls", "parsed", "valid", "executable", "finished"), rows)
     if not kept:
