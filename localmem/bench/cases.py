@@ -207,6 +207,18 @@ def sample(cases: Sequence[AnyCase], n: int) -> list[AnyCase]:
     return [case for case in cases if case.id in chosen]
 
 
+def sample_people(cases: Sequence[Case], n: int) -> list[Case]:
+    """The same `n` of them every time, or a few more, in their order: whole people, whose prompts begin alike."""
+    people: dict[str, list[Case]] = {}
+    for case in cases:
+        people.setdefault(hashlib.sha256(repr(case.profile).encode()).hexdigest(), []).append(case)
+    chosen: set[str] = set()
+    for person in sorted(people):
+        if len(chosen) < n:
+            chosen |= {case.id for case in people[person]}
+    return [case for case in cases if case.id in chosen]
+
+
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
         text = path.read_text(encoding="utf-8")

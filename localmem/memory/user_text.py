@@ -9,6 +9,8 @@ import re
 
 QUESTION_MARKS = ("?", "？", "؟")
 
+_EXCLAMATIONS = ("!", "！")
+
 _SENTENCE_END = re.compile(r"(?<=[.!?؟])\s+|(?<=[？。！])\s*|\n+")
 _SPACELESS = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
 _LEAST_WORDS = 3  # "Good evening!" states nothing
@@ -30,6 +32,24 @@ def statements(text: str) -> list[str]:
     ['我这个月考下驾照了。']
     """
     return [s for s in _sentences(text) if not s.endswith(QUESTION_MARKS) and _words(s) >= _LEAST_WORDS]
+
+
+def told(text: str, longest: int) -> list[str]:
+    """What a message tells, word for word: all of it in one where that has at most `longest` characters, else its
+    statements that have. Questions and an exclamation before it ("Hi there!") are no part of it.
+
+    >>> told("Hi! Bo moved to Mr. Adeyemi. He likes it. Isn't that nice?", 80)
+    ['Bo moved to Mr. Adeyemi. He likes it.']
+    >>> told("Bo has moved to my aunt's. He likes it.", 20)
+    ['He likes it.']
+    """
+    parts = [s for s in _sentences(text) if not s.endswith(QUESTION_MARKS)]
+    while parts and parts[0].endswith(_EXCLAMATIONS) and _words(parts[0]) < _LEAST_WORDS:
+        del parts[0]
+    whole = "".join(s if _SPACELESS.search(s[-2:]) else f"{s} " for s in parts).strip()
+    if len(whole) <= longest:
+        return [whole] if whole else []
+    return list(dict.fromkeys(s for s in statements(text) if len(s) <= longest))
 
 
 def _words(sentence: str) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localmem.bench.cases import Case, folded, read_cases, sample, shipped_cases
+from localmem.bench.cases import Case, folded, read_cases, sample, sample_people, shipped_cases
 from localmem.errors import LocalmemError
 from localmem.kernel.messages import FunctionCall
 
@@ -123,6 +123,17 @@ def test_replaced_lines_stand_in_a_block():
         if case.expect == ("core_memory_replace",) and case.args.old_contains:
             lines = f"{case.persona}\n{case.human}".splitlines()
             assert any(folded(case.args.old_contains) in folded(line) for line in lines), case.id
+
+
+def test_a_sample_of_people_is_always_the_same_and_has_all_of_each():
+    cases = shipped_cases("dev")
+    chosen = sample_people(cases, 100)
+    assert chosen == sample_people(list(reversed(cases)), 100)[::-1]
+    assert 100 <= len(chosen) < 250
+    people = {case.profile for case in chosen}
+    assert chosen == [case for case in cases if case.profile in people]
+    assert people <= {case.profile for case in sample_people(cases, 300)}
+    assert sample_people(cases, 10_000) == cases
 
 
 def test_a_sample_is_always_the_same_and_keeps_the_order():

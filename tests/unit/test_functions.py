@@ -11,7 +11,7 @@ from support import Clock, append, prompt_text, say, scripted_agent
 
 from localmem.calls.grammar import ROOM
 from localmem.kernel.agent import Agent
-from localmem.kernel.events import UserMessage
+from localmem.kernel.events import SystemMessage, UserMessage
 from localmem.kernel.executor import execute
 from localmem.kernel.messages import FunctionCall, FunctionResult
 from localmem.kernel.tokens import count
@@ -332,6 +332,43 @@ def test_days_in_the_wrong_order_are_searched_all_the_same():
     agent = with_history(["Hello there."])
     found = did(agent, "conversation_search_date", start_date="2030-01-01", end_date="2020-01-01", page=1)
     assert "Hello there." in found.text
+
+
+def contents(agent: Agent) -> list[object]:
+    """What may be appended to the block human."""
+    for alternative in schema(agent, "core_memory_append")["anyOf"]:  # type: ignore[union-attr]
+        if alternative["properties"]["label"] == {"const": "human"}:  # type: ignore[index]
+            return alternative["properties"]["content"].get("enum", ["anything"])  # type: ignore[index]
+    return []
+
+
+def test_a_fact_is_kept_in_the_users_words():
+    agent = scripted_agent()
+    agent.note(UserMessage("Hi there! My aunt Rosa has a dog, Bo. He's two. Do you like dogs?"))
+    assert contents(agent) == ["My aunt Rosa has a dog, Bo. He's two."]
+    agent.note(UserMessage("My uncle Ray rows at Henley. " * 20))
+    assert contents(agent) == ["My uncle Ray rows at Henley."], "too long as a whole"
+
+
+@pytest.mark.parametrize("text", ["58", "Yes, that one.", "Where do I live?", "💛"])
+def test_what_means_little_by_itself_is_put_into_the_models_words(text: str):
+    agent = scripted_agent()
+    agent.note(UserMessage(text))
+    assert contents(agent) == ["anything"]
+
+
+def test_what_no_user_said_is_put_into_the_models_words():
+    agent = scripted_agent()
+    agent.note(UserMessage("My aunt Rosa has a dog, Bo."))
+    agent.note(SystemMessage("The house at Elm Street has been sold."))
+    assert contents(agent) == ["anything"]
+
+
+def test_what_a_block_holds_is_not_appended_again():
+    agent = scripted_agent()
+    agent.set_block("human", "My aunt Rosa has a dog, Bo.")
+    agent.note(UserMessage("My aunt Rosa has a dog, Bo."))
+    assert "core_memory_append" not in names(agent)
 
 
 def test_memory_pressure_offers_only_what_the_user_stated_and_no_block_holds():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from localmem.memory.user_text import asked_in, hands_over, is_question, statements
+from localmem.memory.user_text import asked_in, hands_over, is_question, statements, told
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,19 @@ def test_what_is_asked_is_the_last_question_or_all_of_a_short_message():
 def test_a_question_with_a_statement_before_it_is_not_only_a_question():
     assert is_question("What is my name?")
     assert not is_question("I am called Ana. Nice, isn't it?")
+
+
+@pytest.mark.parametrize(
+    ("text", "tells"),
+    [
+        ("Good evening! My boat is red. Is yours?", ["My boat is red."]),
+        ("Please address me as Dr. Achterberg.", ["Please address me as Dr. Achterberg."]),
+        ("im 58", ["im 58"]),
+        ("你好！我这个月考下驾照了。真开心。", ["我这个月考下驾照了。真开心。"]),
+        ("Where is it?", []),
+        ("", []),
+        ("x" * 300, []),
+    ],
+)
+def test_what_a_message_tells(text: str, tells: list[str]):
+    assert told(text, 240) == tells

@@ -122,11 +122,14 @@ def add(shared: Shared, file: Path, yes: bool) -> None:
 @models.command()
 @click.argument("name", metavar="[NAME]", required=False)
 @click.option("--cases", "file", type=click.Path(path_type=Path), metavar="FILE", help="Your own cases to tune on.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Fit on a fixed sample of some N cases.")
 @click.option("--trials", type=click.IntRange(min=0), default=60, show_default=True, help="Cases for each profile.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FOLDER", help="Where the card is written.")
 @click.option("-t", "--threads", type=int, metavar="N", help="Threads; 0 lets a probe choose.")
 @shared(JSON)
-def tune(shared: Shared, name: str | None, *, file: Path | None, trials: int, out: Path | None) -> None:
+def tune(
+    shared: Shared, name: str | None, *, file: Path | None, limit: int | None, trials: int, out: Path | None
+) -> None:
     """Find how NAME is best asked for calls, and write it into its card.
 
     Tries some profiles on a sample of the development cases, takes the best, and fits the calibration to all of them.
@@ -134,7 +137,7 @@ def tune(shared: Shared, name: str | None, *, file: Path | None, trials: int, ou
     from tqdm import tqdm
 
     from localmem import runtime
-    from localmem.bench.cases import read_cases, sample, shipped_cases
+    from localmem.bench.cases import read_cases, sample, sample_people, shipped_cases
     from localmem.bench.looks import Looks
     from localmem.bench.reliability import plain_settings
     from localmem.bench.tuning import PROFILES, REGRESSIONS, fit, look_at, try_profiles
@@ -144,6 +147,8 @@ def tune(shared: Shared, name: str | None, *, file: Path | None, trials: int, ou
     settings, card = _card(shared, name)
     settings = plain_settings(replace(settings, model=card.name))
     cases = shipped_cases("dev") if file is None else read_cases(file)
+    if limit is not None:
+        cases = sample_people(cases, limit)
     looked_at = [*cases, *variants(cases)]
     tried = PROFILES if trials else (card.profile,)
     backend = runtime.load_backend(settings)
