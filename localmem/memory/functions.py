@@ -27,6 +27,9 @@ from localmem.memory.signs import terms
 from localmem.memory.user_text import hands_over, statements, told
 from localmem.memory.working_context import Block, WorkingContext, says
 
+PERSONA = "persona"
+"""The block that is the agent itself: what the user wants of it is kept there in the user's words."""
+
 NOTHING = "nothing_to_save"
 """The answer to a memory-pressure warning that has nothing to add: forced to save, a small model makes facts up."""
 
@@ -147,7 +150,7 @@ class MemoryFunctions:
         is_evicted = cache(self.is_anything_evicted)  # two functions ask, the database is asked once
         return {
             "send_message": lambda: _object(message=_text(_MESSAGE_CHARACTERS)),
-            "core_memory_append": lambda: self._append_schema(self._told()),
+            "core_memory_append": lambda: self._append_schema(self._told(), or_shorter=True),
             "core_memory_replace": self._replace_schema,
             "conversation_search": lambda: self._search_schema("conversation_search") if is_evicted() else None,
             "conversation_search_date": lambda: self._dates_schema() if is_evicted() else None,
@@ -204,8 +207,9 @@ class MemoryFunctions:
         lines = [line for block in self._working_context().blocks for line in block.lines]
         return [text for text in found if not any(says(line, text) for line in lines)]
 
-    def _append_schema(self, said: Sequence[str] | None = None) -> Schema | None:
-        """One alternative a block that has room: its label, then a text that fits; one of `said` where it is given."""
+    def _append_schema(self, said: Sequence[str] | None, *, or_shorter: bool = False) -> Schema | None:
+        """One alternative a block that has room: its label, then a text that fits; one of `said` where it is given, or,
+        where none of that fits, with `or_shorter` what the model makes of it."""
         alternatives: list[Schema] = []
         for block in self._working_context().blocks:
             room = self._working_context().room(block.label) - _LINE_BREAK
@@ -214,28 +218,34 @@ class MemoryFunctions:
             content: Schema = {**_text(_FACT_CHARACTERS), ROOM: room}
             if said is not None:
                 fitting = [text for text in said if fits(self._tokenizer, text, room)]
-                if not fitting:
+                if not fitting and not (said and or_shorter):
                     continue
-                content = {"enum": fitting}
+                content = {"enum": fitting} if fitting else content
             alternatives.append(_object(label={"const": block.label}, content=content))
         return _one_of(alternatives)
 
     def _replace_schema(self) -> Schema | None:
-        """One alternative a block: its label, then one of the lines it really holds."""
-        alternatives = [
-            _object(
-                label={"const": block.label},
-                old_content={"enum": lines},
-                new_content={
-                    "type": "string",
-                    "maxLength": _FACT_CHARACTERS,
-                    ROOM: self._working_context().room(block.label) - _LINE_BREAK,
-                },
-            )
-            for block in self._working_context().blocks
-            if not block.read_only and (lines := self._writable_lines(block))
-        ]
+        """One alternative a block: its label, then one of the lines it really holds, then what the model writes; in the
+        agent's own block, line by line, the user's words."""
+        words = self._told()
+        alternatives: list[Schema] = []
+        for block in self._working_context().blocks:
+            lines = [] if block.read_only else self._writable_lines(block)
+            room = self._working_context().room(block.label) - _LINE_BREAK
+            new: Schema = {"type": "string", "maxLength": _FACT_CHARACTERS, ROOM: room}
+            if block.label == PERSONA and words:
+                alternatives += [self._instructed(line, words, new) for line in lines]
+            elif lines:
+                alternatives.append(_replacement(block.label, lines, new))
         return _one_of(alternatives)
+
+    def _instructed(self, line: str, words: Sequence[str], new: Schema) -> Schema:
+        """How the agent is to be, in place of `line`: as the user put it. A line of several sentences is more than what
+        changes: it stays, and the words come behind it."""
+        texts = [text if len(statements(line)) < 2 else f"{line} {text}" for text in words]
+        room = count(self._tokenizer, line) + new[ROOM]
+        fitting = [text for text in texts if fits(self._tokenizer, text, room)]
+        return _replacement(PERSONA, [line], {"enum": fitting} if fitting else new)
 
     def _writable_lines(self, block: Block) -> list[str]:
         """The block's lines that the model's vocabulary can spell: one it cannot would be a dead end of the grammar."""
@@ -409,6 +419,10 @@ def _with_extras(schema: Schema, *, heartbeat: bool, thought: bool) -> Schema:
     after = {HEARTBEAT: {"type": "boolean"}} if heartbeat else {}
     properties = {**before, **schema.get("properties", {}), **after}
     return {**schema, "properties": properties, "required": list(properties)}
+
+
+def _replacement(label: str, lines: Sequence[str], new: Schema) -> Schema:
+    return _object(label={"const": label}, old_content={"enum": list(lines)}, new_content=new)
 
 
 def _object(**properties: Schema) -> Schema:

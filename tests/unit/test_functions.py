@@ -334,10 +334,10 @@ def test_days_in_the_wrong_order_are_searched_all_the_same():
     assert "Hello there." in found.text
 
 
-def contents(agent: Agent) -> list[object]:
-    """What may be appended to the block human."""
+def contents(agent: Agent, label: str = "human") -> list[object]:
+    """What may be appended to the block."""
     for alternative in schema(agent, "core_memory_append")["anyOf"]:  # type: ignore[union-attr]
-        if alternative["properties"]["label"] == {"const": "human"}:  # type: ignore[index]
+        if alternative["properties"]["label"] == {"const": label}:  # type: ignore[index]
             return alternative["properties"]["content"].get("enum", ["anything"])  # type: ignore[index]
     return []
 
@@ -362,6 +362,30 @@ def test_what_no_user_said_is_put_into_the_models_words():
     agent.note(UserMessage("My aunt Rosa has a dog, Bo."))
     agent.note(SystemMessage("The house at Elm Street has been sold."))
     assert contents(agent) == ["anything"]
+
+
+def test_what_does_not_fit_as_it_was_said_the_model_may_shorten():
+    agent = scripted_agent()
+    agent.set_block("human", "x" * 170)
+    agent.note(UserMessage("My aunt Rosa has a dog that is called Bo."))
+    assert contents(agent) == ["anything"]
+    assert contents(agent, "persona") == ["My aunt Rosa has a dog that is called Bo."]
+
+
+def test_what_the_agent_is_to_be_is_kept_in_the_users_words():
+    agent = scripted_agent()
+    agent.set_block("persona", "I write long answers.\nI am kind. I like tea.")
+    agent.set_block("human", "Lives in Faro.")
+    agent.note(UserMessage("Keep it short from now on, please!"))
+    replacements = {
+        alternative["properties"]["old_content"]["enum"][0]: alternative["properties"]["new_content"].get("enum")
+        for alternative in schema(agent, "core_memory_replace")["anyOf"]  # type: ignore[union-attr]
+    }
+    assert replacements == {
+        "I write long answers.": ["Keep it short from now on, please!"],
+        "I am kind. I like tea.": ["I am kind. I like tea. Keep it short from now on, please!"],
+        "Lives in Faro.": None,
+    }
 
 
 def test_what_a_block_holds_is_not_appended_again():
