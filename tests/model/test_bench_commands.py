@@ -40,7 +40,9 @@ def test_reliability_tells_every_arm_and_leaves_files_where_asked(tmp_path: Path
     assert (found[2]["valid"], found[2]["executable"]) == (1.0, 1.0)
     files = {path.name for path in (tmp_path / "out").iterdir()}
     assert files == {"reliability-smollm2-135m-instruct.json", "reliability.md", "reliability.svg"}
-    assert not list((tmp_path / "bench").glob("*.jsonl")), "the journal of a whole run is gone"
+    (told,) = (tmp_path / "bench").glob("*.jsonl")
+    assert told.name.endswith(".done.jsonl"), "a whole run is not gone on with; what was called can be read"
+    assert len(told.read_text(encoding="utf-8").splitlines()) == 8
 
 
 def test_the_guarantee_is_kept(tmp_path: Path, weights: Path):

@@ -82,7 +82,7 @@ def reliability(
         if out is not None:
             for path in write(record, out):
                 shared.say(f"wrote {path}")
-        journal.forget()  # all of it is told: the next run measures anew
+        journal.put_away()
 
 
 def _run(
