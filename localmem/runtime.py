@@ -29,6 +29,7 @@ from localmem.kernel.rules import ToolRules
 from localmem.memory.archival import Archival
 from localmem.memory.functions import NOTHING
 from localmem.memory.recall import Recall
+from localmem.memory.working_context import PERSONA
 from localmem.resources import data_dir
 from localmem.storage.agent_store import AgentRow, AgentStore, BlockRow, check_agent_name
 from localmem.storage.database import MEMORY, Database
@@ -214,7 +215,7 @@ def create_agent(store: AgentStore, name: str, settings: Settings, now: Clock = 
     """A new agent with the blocks of the paper: persona and human. Raises LocalmemError if the name is taken."""
     row = store.create(name, model=settings.model, now=now())
     blocks = (
-        BlockRow("persona", "Who you are.", _prompt("personas/default.md"), limit_tokens=150, position=0),
+        BlockRow(PERSONA, "Who you are.", _prompt("personas/default.md"), limit_tokens=150, position=0),
         BlockRow("human", "What you know about the user.", "", limit_tokens=400, position=1),
     )
     for block in blocks:

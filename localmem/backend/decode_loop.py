@@ -26,7 +26,6 @@ whose every string is ended at once."""
 
 _LAST_TOKENS = 1  # a token may bring more than one of those that are counted in the end
 
-
 _LONGEST_LOOP = 32  # tokens
 _LOOP_ROUNDS = 6
 _LOOP_TOKENS = 16

@@ -45,8 +45,12 @@ class Journal(Generic[Record]):
     """A run's records by their key, as they come. `path` None keeps them in memory only."""
 
     def __init__(
-        self, path: Path | None, *, read: Callable[[Any], Record], write: Callable[[Record], object]
-    ) -> None:  # Any: JSON
+        self,
+        path: Path | None,
+        *,
+        read: Callable[[Any], Record],  # Any: JSON
+        write: Callable[[Record], object],
+    ) -> None:
         """`write` makes of a record what JSON holds, `read` a record of that."""
         self._lines = JsonLines(path)
         self._write = write

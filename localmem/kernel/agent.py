@@ -53,7 +53,7 @@ from localmem.memory.recall import Recall
 from localmem.memory.signs import SIGNS, Vector, line_weights, signs
 from localmem.memory.summary import Summarizer
 from localmem.memory.user_text import asked_in, is_question, statements
-from localmem.memory.working_context import Block, WorkingContext
+from localmem.memory.working_context import PERSONA, Block, WorkingContext
 from localmem.storage.agent_store import AgentRow, AgentStore, Author, BlockRow, InferenceRow, SummaryRow, TimerRow
 from localmem.storage.database import Database
 from localmem.storage.embedder import Embedder
@@ -330,7 +330,7 @@ class Agent:
             queue[start:],
             queue[:start],
             core_memory="\n".join(memory.values()),
-            persona=memory.get("persona", ""),
+            persona=memory.get(PERSONA, ""),
             passage=passage,
             older=older,
             stated=statements(text) if queue[start].kind == "user_message" else (),

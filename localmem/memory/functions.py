@@ -25,10 +25,7 @@ from localmem.memory.recall import Recall
 from localmem.memory.search import Page
 from localmem.memory.signs import terms
 from localmem.memory.user_text import hands_over, statements, told
-from localmem.memory.working_context import Block, WorkingContext, says
-
-PERSONA = "persona"
-"""The block that is the agent itself: what the user wants of it is kept there in the user's words."""
+from localmem.memory.working_context import PERSONA, Block, WorkingContext, says
 
 NOTHING = "nothing_to_save"
 """The answer to a memory-pressure warning that has nothing to add: forced to save, a small model makes facts up."""
@@ -147,11 +144,11 @@ class MemoryFunctions:
 
     def _narrowings(self) -> dict[str, Callable[[], Schema | None]]:
         """Each function's schema as the state allows it; None where it cannot be called."""
-        is_evicted = cache(self.is_anything_evicted)  # two functions ask, the database is asked once
+        is_evicted, told_now = cache(self.is_anything_evicted), cache(self._told)  # asked twice, looked up once
         return {
             "send_message": lambda: _object(message=_text(_MESSAGE_CHARACTERS)),
-            "core_memory_append": lambda: self._append_schema(self._told(), or_shorter=True),
-            "core_memory_replace": self._replace_schema,
+            "core_memory_append": lambda: self._append_schema(told_now(), or_shorter=True),
+            "core_memory_replace": lambda: self._replace_schema(told_now()),
             "conversation_search": lambda: self._search_schema("conversation_search") if is_evicted() else None,
             "conversation_search_date": lambda: self._dates_schema() if is_evicted() else None,
             "archival_memory_insert": self._insert_schema,
@@ -224,10 +221,9 @@ class MemoryFunctions:
             alternatives.append(_object(label={"const": block.label}, content=content))
         return _one_of(alternatives)
 
-    def _replace_schema(self) -> Schema | None:
+    def _replace_schema(self, words: Sequence[str] | None) -> Schema | None:
         """One alternative a block: its label, then one of the lines it really holds, then what the model writes; in the
-        agent's own block, line by line, the user's words."""
-        words = self._told()
+        agent's own block, line by line, the user's `words` where there are any."""
         alternatives: list[Schema] = []
         for block in self._working_context().blocks:
             lines = [] if block.read_only else self._writable_lines(block)

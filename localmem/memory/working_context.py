@@ -13,6 +13,9 @@ from dataclasses import dataclass, replace
 from localmem.errors import BlockNotFound, InvalidArguments, WorkingContextFull
 from localmem.kernel.tokens import Tokenizer, clean, count, fits
 
+PERSONA = "persona"
+"""The block that is the agent itself: what the user wants of it stands there."""
+
 
 @dataclass(frozen=True, slots=True)
 class Block:

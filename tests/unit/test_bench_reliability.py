@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
+from localmem.backend.base import Sampling
 from localmem.backend.scripted import ScriptedBackend
-from localmem.bench.arms import call_in
+from localmem.bench.arms import FreeBackend, call_in
 from localmem.bench.cases import Case, shipped_cases
 from localmem.bench.guarantee import open_journal as open_attempts
 from localmem.bench.guarantee import prove
@@ -19,6 +20,9 @@ from localmem.bench.report import result, rows, write
 from localmem.bench.scoring import Outcome, Share, figures, restraint
 from localmem.bench.situation import decide, situation
 from localmem.calls.chat_format import BARE
+from localmem.calls.frame import Frame
+from localmem.calls.grammar import CallGrammar, FunctionChoice
+from localmem.calls.prompt import Prompt
 from localmem.config import Settings, load_settings
 from localmem.kernel.messages import FunctionCall
 from localmem.models import Profile
@@ -121,6 +125,16 @@ def test_every_shipped_case_can_be_set_up_and_what_is_expected_can_be_called(set
 )
 def test_a_call_is_found_in_free_text(text: str, call: object):
     assert call_in(text, BARE) == call
+
+
+def test_the_free_arm_begins_behind_the_opening_tag():
+    frame = Frame('<call>{"name": "', '", "arguments": ', "}</call>")
+    grammar = CallGrammar(frame, (FunctionChoice("f", {"type": "object", "properties": {}}),))
+    scripted = backend('{"name": "f", "arguments": {"a": 1}}</call> and so on')
+    more = {"sampling": Sampling(), "max_tokens": 80}
+    done = FreeBackend(scripted).complete(Prompt((1, 2)), grammar=grammar, **more)
+    assert scripted.prompts[-1].ids == (1, 2, *scripted.tokenizer.encode("<call>", special=True))
+    assert frame.parse(done.text) == FunctionCall("f", {"a": 1})
 
 
 def test_arms_side_by_side(settings: Settings):
