@@ -15,7 +15,7 @@ from localmem.bench.looks import LookingBackend, Looks
 from localmem.bench.reliability import declared_functions, judge, ordered
 from localmem.bench.scoring import Outcome, share
 from localmem.bench.situation import decide, situation
-from localmem.calls.calibration import NO_CALIBRATION, Calibration, Choice, Outlook, Vector
+from localmem.calls.calibration import NO_CALIBRATION, Calibration, Choice, Evidence, Outlook, Vector
 from localmem.config import Settings
 from localmem.models import Profile
 
@@ -124,20 +124,6 @@ def try_profiles(
 # -- fitting ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """A calibration, and what cross-validation over the cases' profiles says of it: the share of right choices with
-    it and without."""
-
-    calibration: Calibration
-    right: float
-    right_without: float
-
-    @property
-    def helps(self) -> bool:
-        return self.right > self.right_without
-
-
 class _Data:
     """Decisions as arrays: features (n, features), the model's own log-probability towards each choice (n, choices),
     what was offered and what is right (n, choices)."""
@@ -168,7 +154,9 @@ REGRESSIONS = len(_TRUSTS) * len(_PENALTIES) * _FOLDS
 """How many of them a fit makes before the last."""
 
 
-def fit(decisions: Sequence[Decision], prompt: str, *, on_regression: Callable[[], object] | None = None) -> Fit:
+def fit(
+    decisions: Sequence[Decision], prompt: str, *, on_regression: Callable[[], object] | None = None
+) -> Calibration:
     """The calibration that chooses best on people it has not seen: penalty and trust are those with which most choices
     are right when each fold of the cases' profiles is left out of the fitting in turn.
 
@@ -192,15 +180,16 @@ def fit(decisions: Sequence[Decision], prompt: str, *, on_regression: Callable[[
     best, penalty, trust = max(scored)
     weights, bias = _regress(data, everything, penalty, trust)
     unscaled = weights * data.scale
-    calibration = Calibration(
+    none = np.zeros_like(weights), np.zeros_like(bias)
+    without = _hits(data, everything, *none, 1.0) / len(everything)
+    return Calibration(
         data.choices,
         unscaled.astype(np.float32),
         (bias - unscaled @ data.middle).astype(np.float32),
         trust,
         prompt,
+        Evidence(len(everything), best, without),
     )
-    none = np.zeros_like(weights), np.zeros_like(bias)
-    return Fit(calibration, best, _hits(data, everything, *none, 1.0) / len(everything))
 
 
 def _regress(data: _Data, rows: Any, penalty: float, trust: float, start: Weights | None = None) -> Weights:

@@ -11,7 +11,7 @@ import pytest
 from localmem.backend.base import Sampling
 from localmem.backend.decode_loop import DecodeLoop
 from localmem.backend.guide import Guide, log_probabilities
-from localmem.calls.calibration import Calibration, Choice, Guidance, beginnings, read_calibration
+from localmem.calls.calibration import Calibration, Choice, Evidence, Guidance, beginnings, read_calibration
 from localmem.calls.chat_format import BARE
 from localmem.calls.grammar import CallGrammar, FunctionChoice
 from localmem.errors import LocalmemError
@@ -222,11 +222,16 @@ def test_sampling_follows_the_guides_probabilities():
 
 def test_it_is_written_and_read_again(tmp_path: Path):
     random = np.random.default_rng(1)
-    made = Calibration((SEND, HUMAN), random.normal(size=(2, 5)).astype(np.float32), np.ones(2, np.float32), 0.5, "abc")
+    weights, bias = random.normal(size=(2, 5)).astype(np.float32), np.ones(2, np.float32)
+    made = Calibration((SEND, HUMAN), weights, bias, 0.5, "abc", Evidence(758, 0.7061, 0.354))
     made.write(tmp_path / "m.calibration.json")
     again = read_calibration(tmp_path / "m.calibration.json")
     assert (again.choices, again.trust, again.prompt, again.features) == (made.choices, 0.5, "abc", 5)
     np.testing.assert_allclose(again.weights, made.weights, atol=2e-3)
+    assert again.evidence == made.evidence
+    assert str(again.evidence) == (
+        "70.6% right choices of people left out of the fitting, 35.4% without, in 758 decisions"
+    )
 
 
 def test_a_fingerprint_is_of_the_numbers_too():

@@ -31,12 +31,13 @@ def decisions(n: int, *, informative: bool, liked: int = 0) -> Iterator[Decision
 
 def test_it_learns_what_the_hidden_state_tells_and_the_model_does_not():
     found = fit(list(decisions(150, informative=True)), "p")
-    assert found.right_without < 0.5
-    assert found.right > 0.9
-    assert found.helps
+    assert found.evidence.decisions == 150
+    assert found.evidence.right_without < 0.5
+    assert found.evidence.right > 0.9
+    assert found.evidence.helps
     right = 0
     for one in decisions(60, informative=True, liked=2):
-        scores = found.calibration.scores(one.outlook.hidden, one.signs)
+        scores = found.scores(one.outlook.hidden, one.signs)
         right += max(scores, key=lambda choice: scores[choice]) in one.right
     assert right > 50
 
@@ -48,5 +49,5 @@ def test_it_does_not_help_where_there_is_nothing_to_learn():
         towards = {choice: float(np.log(0.98 if choice == right else 0.01)) for choice in CHOICES}
         sure.append(replace(one, outlook=Outlook(one.outlook.hidden, towards)))
     found = fit(sure, "p")
-    assert found.right_without == 1.0
-    assert not found.helps
+    assert found.evidence.right_without == 1.0
+    assert not found.evidence.helps

@@ -74,7 +74,7 @@ def show(shared: Shared, name: str | None) -> None:
     profile = card.profile
     click.echo(f"{'call frame':14}  {profile.frame}")
     click.echo(f"{'examples':14}  {'yes' if profile.examples else 'no'}")
-    click.echo(f"{'calibrated':14}  {'no' if profile.calibration is None else 'yes'}")
+    click.echo(f"{'calibrated':14}  {'no' if profile.calibration is None else profile.calibration.evidence}")
     click.echo(f"{'run here':14}  {'yes' if card.run_here else 'no: not tried by this project'}")
 
 
@@ -170,7 +170,8 @@ def tune(
         backend.close()
     with tqdm(total=REGRESSIONS, desc="fitting", unit="fit", disable=shared.quiet) as bar:
         fitted = fit(decisions, prompt, on_regression=bar.update)
-    profile = replace(best, calibration=fitted.calibration if fitted.helps else None)
+    evidence = fitted.evidence
+    profile = replace(best, calibration=fitted if evidence.helps else None)
     path = write_card(replace(card, profile=profile), out or settings.models_dir)
     scores = [
         (trial.profile.frame, trial.profile.thought, "yes" if trial.profile.examples else "no", f"{trial.right:.1%}")
@@ -178,15 +179,12 @@ def tune(
     ]
     if shared.as_json:
         record = {"frame": best.frame, "thought": best.thought, "examples": best.examples}
-        choice = {"right": fitted.right, "right_without": fitted.right_without, "used": fitted.helps}
+        choice = {**asdict(evidence), "used": evidence.helps}
         print_json({"model": card.name, "card": path, "profile": record, "trials": scores, "calibration": choice})
         return
     if trials:
         print_table(("frame", "thought", "examples", f"right calls of {trials}"), scores)
-    click.echo(
-        f"Right choices of {len(decisions)}, on people left out of the fitting: {fitted.right:.1%} with calibration, "
-        f"{fitted.right_without:.1%} without."
-    )
+    click.echo(f"Calibration: {evidence}{'' if evidence.helps else '; it does not help and is left out'}.")
     click.echo(f"Wrote {path}.")
 
 
@@ -223,10 +221,12 @@ def _card(shared: Shared, name: str | None) -> tuple[Settings, ModelCard]:
 
 
 def _facts(card: ModelCard) -> dict[str, Any]:  # Any: JSON
-    """The card as plain values; of the calibration, which is rows of numbers, only what it knows."""
+    """The card as plain values; of the calibration, which is rows of numbers, what it knows and how well."""
     facts = asdict(replace(card, profile=replace(card.profile, calibration=None)))
     calibration = card.profile.calibration
-    known = None if calibration is None else [str(choice) for choice in calibration.choices]
+    known: dict[str, Any] | None = None
+    if calibration is not None:
+        known = {"choices": [str(choice) for choice in calibration.choices], **asdict(calibration.evidence)}
     return {**facts, "profile": {**facts["profile"], "calibration": known}}
 
 
