@@ -140,6 +140,9 @@ def test_wheel_is_unpacked_once_and_its_questions_are_read(folder: Path, tmp_pat
     assert simple.wants_call
     assert not data.load(folder, "irrelevance")[0].wants_call
     assert [one.answers for one in data.load_memory(folder)] == [("Bo",), ("grapes",)]
+    assert data.load_memory(folder, ["farm"]) == data.load_memory(folder)
+    with pytest.raises(LocalmemError, match=r"(?s)no scenario 'barn'.*There are: farm"):
+        data.load_memory(folder, ["farm", "barn"])
     assert data.load_sessions(folder, "farm") == [["My emu is called Bo."], ["He eats grapes.", "It rains."]]
 
 

@@ -1,6 +1,7 @@
 """BFCL, offline: simple, multiple and live questions, restraint, and memory, arm beside arm.
 
-python -m benchmarks.bfcl [--model NAME] [--category NAME ...] [--arm NAME ...] [--limit N] [--fit] [--fresh] [--json]
+python -m benchmarks.bfcl [--model NAME] [--category NAME ...] [--arm NAME ...] [--scenario NAME ...] [--limit N]
+                          [--fit] [--fresh] [--json]
 
 Questions, answers and checker come out of the wheel bfcl-eval, which is fetched into localmem's home. A run that is
 stopped goes on where it was. Parallel calls are left out: a step of localmem is one call.
@@ -60,6 +61,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--category", action="append", choices=(*data.CATEGORIES, *MEMORY), help="may be given again")
     every_arm = dict.fromkeys((*asking.ARMS, *agent_arms.ARMS))
     parser.add_argument("--arm", action="append", choices=tuple(every_arm), help="may be given again")
+    parser.add_argument("--scenario", action="append", metavar="NAME", help="of memory; may be given again")
     parser.add_argument("--limit", type=int, metavar="N", help="a fixed sample of N questions of each category")
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="0 lets a probe choose")
     parser.add_argument("--fit", action="store_true", help="fit the gate again; with no --category, nothing else")
@@ -148,7 +150,7 @@ def _memory(
     load: Load,
 ) -> list[Row]:
     chosen = [arm for arm in agent_arms.ARMS if arm in (arguments.arm or MEMORY_ARMS)]
-    questions = data.load_memory(folder)
+    questions = data.load_memory(folder, arguments.scenario)
     if arguments.limit:
         questions = sample(questions, arguments.limit)
     settings = _with_window(settings, MEMORY_WINDOW)
@@ -218,7 +220,7 @@ def _tell(
     questions: Sequence[data.Question] | Sequence[data.MemoryQuestion],
 ) -> None:
     """Write one category's rows into the result file; of a sample, the ids too."""
-    ids = [question.id for question in questions] if arguments.limit else None
+    ids = [question.id for question in questions] if arguments.limit or arguments.scenario else None
     samples = {one["category"]: ids for one in told}
     path = add_to_results("bfcl", card.name, told, samples=samples, folder=arguments.out)
     print(f"wrote {path}", file=sys.stderr)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,13 +109,18 @@ def load(folder: Path, category: str) -> list[Question]:
     ]
 
 
-def load_memory(folder: Path) -> list[MemoryQuestion]:
-    """The questions of the memory category, in order."""
+def load_memory(folder: Path, scenarios: Collection[str] | None = None) -> list[MemoryQuestion]:
+    """The questions of the memory category, in order; of these scenarios, or of all. Raises LocalmemError for a
+    scenario there is not."""
     answers = {row["id"]: tuple(row["ground_truth"]) for row in _answers(folder, "memory")}
-    return [
+    questions = [
         MemoryQuestion(row["id"], row["scenario"], row["question"][0][0]["content"], answers[row["id"]])
         for row in _rows(folder / "bfcl_eval" / "data" / "BFCL_v4_memory.json")
     ]
+    every = sorted({question.scenario for question in questions})
+    if unknown := sorted({*(scenarios or ())} - {*every}):
+        raise LocalmemError(f"there is no scenario {unknown[0]!r}", f"There are: {', '.join(every)}.")
+    return questions if scenarios is None else [question for question in questions if question.scenario in scenarios]
 
 
 def load_sessions(folder: Path, scenario: str) -> list[list[str]]:

@@ -23,7 +23,7 @@ from localmem.kernel.tokens import Tokenizer, can_write, clean, count, cut, fits
 from localmem.memory.archival import Archival, Passage
 from localmem.memory.recall import Recall
 from localmem.memory.search import Page
-from localmem.memory.signs import terms
+from localmem.memory.signs import says_anew, terms
 from localmem.memory.user_text import hands_over, statements, told
 from localmem.memory.working_context import PERSONA, Block, WorkingContext, says
 
@@ -222,18 +222,28 @@ class MemoryFunctions:
         return _one_of(alternatives)
 
     def _replace_schema(self, words: Sequence[str] | None) -> Schema | None:
-        """One alternative a block: its label, then one of the lines it really holds, then what the model writes; in the
-        agent's own block, line by line, the user's `words` where there are any."""
+        """One alternative a block: its label, then one of the lines it really holds, then what the model writes. In a
+        line's place goes what the user said, word for word, where that says it anew; in the agent's own block `words`,
+        where there are any."""
         alternatives: list[Schema] = []
+        stated = self.newest_statements() if words else []
         for block in self._working_context().blocks:
             lines = [] if block.read_only else self._writable_lines(block)
             room = self._working_context().room(block.label) - _LINE_BREAK
             new: Schema = {"type": "string", "maxLength": _FACT_CHARACTERS, ROOM: room}
             if block.label == PERSONA and words:
                 alternatives += [self._instructed(line, words, new) for line in lines]
-            elif lines:
-                alternatives.append(_replacement(block.label, lines, new))
+                continue
+            anew = {line: self._fitting_anew(line, stated, room) for line in lines}
+            alternatives += [_replacement(block.label, [line], {"enum": said}) for line, said in anew.items() if said]
+            if others := [line for line, said in anew.items() if not said]:
+                alternatives.append(_replacement(block.label, others, new))
         return _one_of(alternatives)
+
+    def _fitting_anew(self, line: str, stated: Sequence[str], room: int) -> list[str]:
+        """The statements that say this line anew, and fit in its place."""
+        said = [text for text in stated if says_anew(line, text)]
+        return [text for text in said if fits(self._tokenizer, text, room + count(self._tokenizer, line))]
 
     def _instructed(self, line: str, words: Sequence[str], new: Schema) -> Schema:
         """How the agent is to be, in place of `line`: as the user put it. A line of several sentences is more than what

@@ -53,6 +53,7 @@ SIGNS = (
     "something was saved before, times",
     "words of it in what was saved, share",
     "statements of which nothing saved holds much, number",
+    "likeness of a statement and a line of core memory",
 )
 
 _NUMBER = re.compile(r"\d[\d.,:]*\d|\d")
@@ -82,6 +83,7 @@ _MOST_STATEMENTS = 4
 _MOST_EDITS = 3
 _HOLDS_MUCH = 0.34  # of a statement's words
 _LONG = 80  # words
+_HELD, _ALIKE = 0.6, 0.4  # of a line's words, of the words of both
 _LINE_TRUST = 2.0  # beside the model's log-probability of a line: the best of 0.5 to 3 on the development cases
 _LAST_PAGE = re.compile(r"Results .* page (\d+) of (\d+):")
 
@@ -157,6 +159,7 @@ def signs(
         min(_MOST_EDITS, len(edits)) / _MOST_EDITS,
         len(words & saved) / size,
         min(_MOST_STATEMENTS, len(untold)) / _MOST_STATEMENTS,
+        max((_likeness(one, line) for one in told for line in lines), default=0),
     )
     return np.array(values, np.float32)
 
@@ -174,6 +177,21 @@ def line_weights(text: str, lines: Sequence[str]) -> dict[str, float]:
     return {
         line: _LINE_TRUST * sum(log(1 + len(held) / number[word]) for word in shared) for line, shared in held.items()
     }
+
+
+def says_anew(line: str, statement: str) -> bool:
+    """Whether a statement says what a line says, as it is now: it holds most of the line, and little beside it.
+
+    >>> says_anew("Her dog Bo is two.", "My dog Bo is three."), says_anew("Her dog Bo is a beagle.", "Bo is three.")
+    (True, False)
+    """
+    old, new = terms(line), terms(statement)
+    return len(old & new) >= _HELD * len(old) and _likeness(old, new) >= _ALIKE
+
+
+def _likeness(one: frozenset[str], other: frozenset[str]) -> float:
+    """Of the words of two texts, the share that both hold."""
+    return len(one & other) / max(1, len(one | other))
 
 
 def kinds(text: str) -> frozenset[str]:

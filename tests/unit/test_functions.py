@@ -377,15 +377,41 @@ def test_what_the_agent_is_to_be_is_kept_in_the_users_words():
     agent.set_block("persona", "I write long answers.\nI am kind. I like tea.")
     agent.set_block("human", "Lives in Faro.")
     agent.note(UserMessage("Keep it short from now on, please!"))
-    replacements = {
-        alternative["properties"]["old_content"]["enum"][0]: alternative["properties"]["new_content"].get("enum")
-        for alternative in schema(agent, "core_memory_replace")["anyOf"]  # type: ignore[union-attr]
-    }
-    assert replacements == {
+    assert replacements(agent) == {
         "I write long answers.": ["Keep it short from now on, please!"],
         "I am kind. I like tea.": ["I am kind. I like tea. Keep it short from now on, please!"],
         "Lives in Faro.": None,
     }
+
+
+def replacements(agent: Agent) -> dict[str, list[str] | None]:
+    """What may take the place of each line; None for what the model makes of it."""
+    offered = schema(agent, "core_memory_replace")
+    return {
+        line: alternative["properties"]["new_content"].get("enum")
+        for alternative in offered.get("anyOf", [offered])
+        for line in alternative["properties"]["old_content"]["enum"]
+    }
+
+
+def test_a_line_that_the_user_says_anew_is_kept_in_the_users_words():
+    agent = scripted_agent()
+    agent.set_block("persona", "")
+    agent.set_block("human", "Her dog Bo is two.\nLives in Faro.\nHer dog Bo is a beagle from the shelter.")
+    agent.note(UserMessage("Hello! My dog Bo is three. Is that old?"))
+    assert replacements(agent) == {
+        "Her dog Bo is two.": ["My dog Bo is three."],
+        "Lives in Faro.": None,
+        "Her dog Bo is a beagle from the shelter.": None,
+    }
+
+
+def test_what_is_said_anew_and_does_not_fit_the_model_may_shorten():
+    agent = scripted_agent()
+    agent.set_block("persona", "")
+    agent.set_block("human", "Her dog Bo is two.\n" + "x" * 160)
+    agent.note(UserMessage("Her dear and beloved little dog Bo is three."))
+    assert replacements(agent)["Her dog Bo is two."] is None
 
 
 def test_what_a_block_holds_is_not_appended_again():

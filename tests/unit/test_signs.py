@@ -89,6 +89,15 @@ def test_what_was_saved_and_what_was_not():
     assert "something was saved before, times" not in before
 
 
+def test_a_statement_like_a_line_of_core_memory():
+    def likeness(text: str) -> float:
+        found = seen(message("user_message", text), stated=[text])
+        return found.get("likeness of a statement and a line of core memory", 0.0)
+
+    assert likeness("Her dog Bo is three years old.") > 0.5 > likeness("Bo has eaten her shoes.") > 0
+    assert likeness("Nice weather today.") == 0
+
+
 def test_terms_agree_over_endings_and_without_spaces():
     assert terms("We moved") & terms("She moves house") == set() or terms("moving boxes") & terms("moving box")
     assert terms("我的狗叫豆豆") & terms("豆豆是一只狗")
