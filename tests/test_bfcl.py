@@ -438,7 +438,8 @@ def test_told_agent_is_asked_in_copies_and_only_has_its_store(
     assert "Emu: Bo.\nHe eats grapes." in first
     assert "It rains." not in first, "the conversation it was told in is over"
     assert "What is my emu called?" not in second, "questions do not see each other"
-    assert "archival_memory_insert" not in first
+    assert "archival_memory_insert" in first
+    assert "conversation_search" not in first
     asked = len(backend.prompts)
     assert memory.run_memory(telling, questions, sessions, checker, journal=journal) == found
     memory.run_memory(telling, questions[:1], sessions, checker, journal=open_journal(None))
@@ -474,6 +475,17 @@ def test_summary_store_has_everything_in_the_summary(folder: Path, settings: Set
     assert "The emu is called Bo." in text
     assert "It rains." not in text
     assert [choice.name for choice in backend.grammars[-1].choices] == ["send_message", "conversation_search"]  # type: ignore[union-attr]
+
+
+def test_tuned_agent_is_told_of_every_function_and_can_call_its_stores(
+    folder: Path, settings: Settings, tmp_path: Path
+):
+    backend = ScriptedBackend()
+    telling = replace(_telling(backend, "summary", settings, tmp_path / "told"), arm="tuned")
+    telling.ask(telling.tell("farm", data.load_sessions(folder, "farm")), "What is my emu called?")
+    assert "archival_memory_insert" in backend.tokenizer.decode_bytes(backend.prompts[-1].ids).decode()
+    offered = {choice.name for grammar in backend.grammars for choice in grammar.choices}  # type: ignore[union-attr]
+    assert offered == {"send_message", "conversation_search"}
 
 
 # -- the command --------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ MEMORY = tuple(f"memory_{store}" for store in memory.STORES)
 DEFAULT = ("simple_python", "multiple", "irrelevance", "live_simple")
 Load = Callable[[Settings], Backend]
 """The model of the settings, loaded."""
-MEMORY_ARMS: tuple[agent_arms.Arm, ...] = ("free", "state")
+MEMORY_ARMS: tuple[agent_arms.Arm, ...] = ("free", "tuned")
 
 
 def main(words: Sequence[str] | None = None, *, load: Load = load_backend) -> None:

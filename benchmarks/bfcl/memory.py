@@ -1,10 +1,13 @@
 """BFCL's memory category with real agents: told everything, flushes and all, then asked.
 
-Each of BFCL's three stores is a part of localmem's own memory, and the agent has its functions and no others:
+Each of BFCL's three stores is a part of localmem's own memory, and the agent can call its functions and no others:
 
-kv       core memory: short lines in blocks
-vector   archival storage: passages found by meaning and by words
+kv       core memory, and archival storage searched by words alone
+vector   core memory, and archival storage searched by meaning and by words
 summary  the recursive summary, and the search of what was said
+
+BFCL's own key-value and vector stores have a core and an archival part too; its summary is one text. An agent of the
+tuned arm is told of every function, as the model was tuned, and rules keep it from calling the others.
 
 An agent is told a scenario's conversations once, and kept. What its window still holds then leaves as it always does,
 with a warning before each flush; and the summary is emptied where it is not the store. Each question is asked of a
@@ -28,9 +31,12 @@ from benchmarks.bfcl.data import MemoryQuestion
 from benchmarks.journal import Journal, Record
 from localmem.backend.base import Backend
 from localmem.bench.arms import Arm
+from localmem.bench.reliability import declared_functions
 from localmem.config import Settings
 from localmem.kernel.agent import Agent
 from localmem.kernel.events import MemoryPressure
+from localmem.kernel.rules import ToolRules
+from localmem.memory.functions import NOTHING
 from localmem.storage.agent_store import AgentStore
 from localmem.storage.database import Database
 from localmem.storage.embedder import Embedder
@@ -38,19 +44,16 @@ from localmem.storage.embedder import Embedder
 Store = Literal["kv", "vector", "summary"]
 STORES: tuple[Store, ...] = ("kv", "vector", "summary")
 
-FUNCTIONS: dict[Store, tuple[str, ...]] = {
-    "kv": ("core_memory_append", "core_memory_replace"),
-    "vector": ("archival_memory_insert", "archival_memory_search"),
-    "summary": ("conversation_search",),
-}
+_KEPT = ("core_memory_append", "core_memory_replace", "archival_memory_insert", "archival_memory_search")
+FUNCTIONS: dict[Store, tuple[str, ...]] = {"kv": _KEPT, "vector": _KEPT, "summary": ("conversation_search",)}
+_KEEPING = "I keep what the user tells me, and search archival memory before I answer a question."
 PERSONAS: dict[Store, str] = {
-    "kv": "I keep what the user tells me in core memory, block human, a short line each: names, numbers, dates, plans.",
-    "vector": "I put what the user tells me into archival memory, and search it before I answer a question.",
+    "kv": _KEEPING,
+    "vector": _KEEPING,
     "summary": "I search our conversation before I answer a question about something that is not here.",
 }
 """What BFCL's own instructions say of a store, in the words of an agent."""
 
-_CORE_TOKENS = 800  # of block human, where core memory is all there is
 _NAME = "agent"
 _BETWEEN_SESSIONS = timedelta(days=1)
 _BETWEEN_TURNS = timedelta(minutes=2)
@@ -71,13 +74,18 @@ class Telling:
 
     def open(self, database: Path, home: Path, clock: Clock) -> Agent:
         """The agent in `database`, with its store's functions."""
+        own = FUNCTIONS[self.store]
+        others = dict.fromkeys(declared_functions().keys() - {*own, "send_message", NOTHING}, 0)
+        tuned = self.arm == "tuned"
+        settings = replace(self.settings, home=home, database=database)
         return localmem.open(
             _NAME,
-            settings=quiet(replace(self.settings, home=home, database=database)),
-            backend=arm_backend(self.backend, self.arm, FUNCTIONS[self.store]),
-            embedder=self.embedder,
+            settings=quiet(settings if self.store == "vector" else replace(settings, embedder="none")),
+            backend=arm_backend(self.backend, self.arm, own),
+            embedder=self.embedder if self.store == "vector" else None,
             profile=arm_profile(self.settings, self.arm),
-            functions=FUNCTIONS[self.store],
+            functions=None if tuned else own,
+            rules=ToolRules(at_most=others) if tuned else None,
             now=clock,
         )
 
@@ -119,8 +127,6 @@ class Telling:
 
     def _furnish(self, agent: Agent) -> None:
         agent.set_block("persona", PERSONAS[self.store])
-        if self.store == "kv":
-            agent.add_block(replace(agent.working_context.block("human"), limit=_CORE_TOKENS))
 
     def _flush_everything(self, agent: Agent) -> None:
         """What happens to what is still in the window as a conversation goes on: a warning, and a flush, until all of

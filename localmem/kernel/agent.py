@@ -611,6 +611,7 @@ class Agent:
     def _bind_functions(self) -> MemoryFunctions:
         return MemoryFunctions(
             declarations=self.options.declarations,
+            closed={name for name, times in self.options.rules.at_most.items() if not times},
             working_context=lambda: self.working_context,
             recall=self.recall,
             archival=self.archival,

@@ -35,7 +35,7 @@ class ToolRules:
     followed_by: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     """After a call of the key, the next one is one of these."""
     at_most: Mapping[str, int] = field(default_factory=dict[str, int])
-    """How often a function may be called in an event."""
+    """How often a function may be called in an event; 0 is never."""
     not_before: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     """The key only once each of these has been called."""
     identifiers: str = ""
@@ -55,8 +55,8 @@ class ToolRules:
         if self.verified and not self.identifiers:
             raise LocalmemError("a rule `verified` needs `identifiers`", "Give what one looks like, as a regex.")
         for name, times in self.at_most.items():
-            if times < 1:
-                raise LocalmemError(f"the rule at_most of {name!r} is {times}", "Give 1 or more.")
+            if times < 0:
+                raise LocalmemError(f"the rule at_most of {name!r} is {times}", "Give 0, which is never, or more.")
 
     def names(self) -> set[str]:
         """Every function the rules speak of."""

@@ -56,15 +56,18 @@ _OTHER_STORE = {
 }
 _PAGES = re.compile(r"^Results .* page \d+ of (\d+):", re.MULTILINE)
 _NOTHING_FOUND = "Nothing found"
+_OTHER_WORDS = "Try other or fewer words"
 
 
 class MemoryFunctions:
-    """The built-in functions of one agent: those of the paper's set that are declared."""
+    """The built-in functions of one agent: those of the paper's set that are declared. Of what is `closed` the model is
+    told, but cannot call it."""
 
     def __init__(
         self,
         *,
         declarations: Mapping[str, tuple[str, Schema]],
+        closed: Collection[str],
         working_context: Callable[[], WorkingContext],
         recall: Recall,
         archival: Archival,
@@ -106,6 +109,7 @@ class MemoryFunctions:
             for name, run in runs.items()
             if name in declarations
         }
+        self._open = self.specs.keys() - set(closed)
 
     def shown(self) -> list[FunctionSpec]:
         """The functions the model is told of: pausing timers only while there are timers, `nothing_to_save` by the
@@ -128,7 +132,7 @@ class MemoryFunctions:
         offered = [
             (self.specs[name], schema)
             for name, narrow in {**self._narrowings(), **(self._saving(phase) if phase in _TO_SAVE else {})}.items()
-            if name in self.specs
+            if name in self._open
             and _in_phase(name, phase)
             and name not in without
             and (schema := narrow()) is not None
@@ -364,21 +368,25 @@ class MemoryFunctions:
         if found.total:
             return self._show(found, [_passage_row(passage) for passage in found.items], query)
         nothing = f"Nothing found for {query!r} in {self._archival.count()} passages."
+        if "conversation_search" not in self._open:
+            return f"{nothing} {_OTHER_WORDS}."
         # A search is widened here: to look in the other store is more than a small model thinks of.
         older = self._recall.search(query, page_size=PAGE_SIZE, exclude=self._visible_ids())
         if older.total:
             return f"{nothing} In older messages:\n{self._show(older, list(map(_message_row, older.items)), query)}"
-        return f"{nothing} Try other or fewer words, or conversation_search."
+        return f"{nothing} {_OTHER_WORDS}, or conversation_search."
 
     def conversation_search(self, query: str, page: int = 1) -> str:
         found = self._recall.search(query, page=max(0, page - 1), page_size=PAGE_SIZE, exclude=self._visible_ids())
         if found.total:
             return self._show(found, [_message_row(message) for message in found.items], query)
         nothing = f"Nothing found for {query!r} in older messages."
+        if "archival_memory_search" not in self._open:
+            return f"{nothing} {_OTHER_WORDS}."
         stored = self._archival.search(query, page_size=PAGE_SIZE)
         if stored.total:
             return f"{nothing} In archival memory:\n{self._show(stored, list(map(_passage_row, stored.items)), query)}"
-        return f"{nothing} Try other or fewer words, or archival_memory_search."
+        return f"{nothing} {_OTHER_WORDS}, or archival_memory_search."
 
     def conversation_search_date(self, start_date: str, end_date: str, page: int = 1) -> str:
         since, until = sorted((_day(start_date), _day(end_date)))  # a model may name them in either order

@@ -14,6 +14,7 @@ from localmem.kernel.agent import Agent
 from localmem.kernel.events import SystemMessage, UserMessage
 from localmem.kernel.executor import execute
 from localmem.kernel.messages import FunctionCall, FunctionResult
+from localmem.kernel.rules import ToolRules
 from localmem.kernel.tokens import count
 from localmem.memory.functions import days_of, excerpt
 from localmem.memory.user_text import is_question
@@ -117,6 +118,19 @@ def test_a_search_that_finds_nothing_looks_in_the_other_store():
     found = functions.archival_memory_search("boat")
     assert found.startswith("Nothing found for 'boat' in 1 passages. In older messages:\nResults 1-1 of 1")
     assert functions.archival_memory_search("zebra").endswith("Try other or fewer words, or conversation_search.")
+
+
+def test_what_the_rules_close_is_not_offered_and_not_looked_into():
+    closed = ToolRules(at_most={"archival_memory_search": 0})
+    agent = with_history(["The boat is red."], rules=closed)
+    agent.archival.insert("The lease ends in May.", now=Clock()())
+    assert "archival_memory_search" not in names(agent)
+    found = did(agent, "conversation_search", query="lease", page=1)
+    assert found.text == "Nothing found for 'lease' in older messages. Try other or fewer words."
+    agent = with_history(["The boat is red."], rules=ToolRules(at_most={"conversation_search": 0}))
+    agent.archival.insert("The lease ends in May.", now=Clock()())
+    found = did(agent, "archival_memory_search", query="boat", page=1)
+    assert found.text == "Nothing found for 'boat' in 1 passages. Try other or fewer words."
 
 
 def offered(agent: Agent, function: str, **arguments: object) -> bool:

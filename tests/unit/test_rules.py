@@ -84,7 +84,7 @@ def test_a_rule_that_leaves_nothing_gives_way_to_the_answer():
     [
         ({"identifiers": "("}, "regular expression"),
         ({"verified": True}, "identifiers"),
-        ({"at_most": {"f": 0}}, "at_most"),
+        ({"at_most": {"f": -1}}, "at_most"),
     ],
 )
 def test_bad_rules_are_refused(rules: dict[str, object], said: str):
