@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from localmem.backend.constraint import GuidanceEngine
 from localmem.backend.llama import LlamaBackend, LlamaOptions
 from localmem.backend.llama_library import LlamaModel
 from localmem.storage.database import Database
+
+# A process that a script starts in the background ignores Ctrl-C, and so do its children: the tests send it to both.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Examples of a property: more of them with LOCALMEM_MAX_EXAMPLES=500. No deadline: a test asserts no time.
 settings.register_profile(

@@ -209,7 +209,8 @@ def values_of(schema: Schema) -> st.SearchStrategy[Any]:
 def ends_of(schema: Schema) -> tuple[int, int]:
     low = schema.get("minimum", schema.get("exclusiveMinimum", -(10**15)) + 1)
     high = schema.get("maximum", schema.get("exclusiveMaximum", 10**15) - 1)
-    return low, max(high, low)
+    # A bound of its own may lie beyond the default of the other.
+    return (low, max(low, high)) if {"minimum", "exclusiveMinimum"} & schema.keys() else (min(low, high), high)
 
 
 def integers_of(schema: Schema) -> st.SearchStrategy[int]:

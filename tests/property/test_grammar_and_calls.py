@@ -30,6 +30,7 @@ from localmem.kernel.messages import FunctionCall
 from localmem.memory.working_context import Block
 
 HERMES = Frame('<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>")
+WHOLE = len("conversation_search_date") + 2 * len("2026-11-02")
 PLAIN = replace(HERMES, plain="send_message")
 frames = st.sampled_from([BARE, HERMES])
 facts = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=25).filter(str.strip)
@@ -103,7 +104,9 @@ def test_what_the_grammar_lets_through_parses_and_runs(
     grammar = CallGrammar(frame, agent.grammar(phase).choices)
     constraint = guidance.start(smollm_counting.write_grammar(grammar))
     dice, room = Dice(smollm_counting, guidance.size, seed), TextRoom(grammar, smollm_counting.tokenizer)
-    loop = DecodeLoop(dice, constraint, Sampling(), CLOSING_TOKENS + free, room=room)
+    # What is to be written whole comes first, by dice byte by byte: a name, two dates, a line that is replaced.
+    line = max(len(line.encode()) for block in agent.working_context.blocks for line in block.lines)
+    loop = DecodeLoop(dice, constraint, Sampling(), WHOLE + line + CLOSING_TOKENS + free, room=room)
     assert loop.run() == "stop"
     call = frame.parse(loop.text)
     names = [choice.name for choice in grammar.choices]
