@@ -30,6 +30,9 @@ from localmem.memory.working_context import PERSONA, Block, WorkingContext, says
 NOTHING = "nothing_to_save"
 """The answer to a memory-pressure warning that has nothing to add: forced to save, a small model makes facts up."""
 
+_ENDS = {"send_message", NOTHING}
+"""What ends an event cannot be closed."""
+
 Phase = Literal["all", "edits", "promised", "last"]
 """Which functions a step offers: all, those that save before messages leave, those that make a promise true, or only
 the answer."""
@@ -109,7 +112,7 @@ class MemoryFunctions:
             for name, run in runs.items()
             if name in declarations
         }
-        self._open = self.specs.keys() - set(closed)
+        self._open = self.specs.keys() - (set(closed) - _ENDS)
 
     def shown(self) -> list[FunctionSpec]:
         """The functions the model is told of: pausing timers only while there are timers, `nothing_to_save` by the

@@ -133,6 +133,13 @@ def test_what_the_rules_close_is_not_offered_and_not_looked_into():
     assert found.text == "Nothing found for 'boat' in 1 passages. Try other or fewer words."
 
 
+def test_what_ends_an_event_cannot_be_closed():
+    closed = dict.fromkeys(("send_message", "nothing_to_save", "core_memory_append", "archival_memory_insert"), 0)
+    agent = scripted_agent(rules=ToolRules(at_most=closed))
+    assert [choice.name for choice in agent.grammar("last").choices] == ["send_message"]
+    assert [choice.name for choice in agent.grammar("edits").choices] == ["nothing_to_save"]
+
+
 def offered(agent: Agent, function: str, **arguments: object) -> bool:
     """Whether the schema of the next step holds for these arguments."""
     return Draft202012Validator(schema(agent, function)).is_valid(arguments)
