@@ -17,13 +17,14 @@ import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from localmem.calls.calibration import Calibration, read_calibration
+from localmem.calls.frame import Thought
 from localmem.config import Settings
 from localmem.errors import ModelCorrupt, ModelError, ModelNotFound
 from localmem.resources import data_dir
@@ -31,8 +32,8 @@ from localmem.resources import data_dir
 logger = logging.getLogger(__name__)
 
 Frame = Literal["native", "hermes", "bare"]
-Thought = Literal["none", "first"]
 Reply = Literal["call", "plain"]
+FunctionSet = Literal["memgpt", "plain"]
 
 _CHUNK_BYTES = 1 << 20
 _GGUF_HEADER_BYTES = 24  # magic, version, tensor count, metadata count
@@ -99,14 +100,21 @@ class Profile:
     examples: bool = True
     reply: Reply = "call"
     """How send_message is written: as a call, or as the family's plain reply, taken for the call it means."""
+    functions: FunctionSet = "memgpt"
+    """The paper's functions, or fewer by plainer names (grammars/)."""
     calibration: Calibration | None = None
     """Fitted by `localmem models tune`; in a file of its own beside the card."""
+
+    @property
+    def asking(self) -> dict[str, str | bool]:
+        """Everything but the calibration, by name."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "calibration"}
 
     @property
     def fingerprint(self) -> str:
         """Tells one way of asking from another, the calibration's numbers counted."""
         calibration = "" if self.calibration is None else self.calibration.fingerprint
-        return "-".join((self.frame, self.thought, str(self.examples), self.reply, calibration))
+        return "-".join((*map(str, self.asking.values()), calibration))
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,8 +451,9 @@ def _toml_lines(card: ModelCard) -> Iterable[str]:
                 yield "]"
     yield f"\n[sampling]\ntemperature = {card.sampling.temperature}\ntop_p = {card.sampling.top_p}"
     yield f"min_p = {card.sampling.min_p}"
-    yield f"\n[profile]\nframe = {text(card.profile.frame)}\nthought = {text(card.profile.thought)}"
-    yield f"examples = {str(card.profile.examples).lower()}\nreply = {text(card.profile.reply)}"
+    yield "\n[profile]"
+    for name, value in card.profile.asking.items():
+        yield f"{name} = {json.dumps(value)}"
 
 
 # A card as outsiders write it. pydantic checks it once, here; everything else sees the dataclasses above.
@@ -503,6 +512,7 @@ class _ProfileTable(_Table):
     thought: Thought = "none"
     examples: bool = True
     reply: Reply = "call"
+    functions: FunctionSet = "memgpt"
 
 
 class _CardFile(_Table):
@@ -536,7 +546,7 @@ class _CardFile(_Table):
             run_here=self.run_here,
             sources=tuple(table.source() for table in self.source),
             sampling=SamplingDefaults(self.sampling.temperature, self.sampling.top_p, self.sampling.min_p),
-            profile=Profile(self.profile.frame, self.profile.thought, self.profile.examples, self.profile.reply),
+            profile=Profile(**self.profile.model_dump()),
         )
 
 

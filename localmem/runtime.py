@@ -19,8 +19,9 @@ from localmem.backend.snapshots import forget
 from localmem.calls.chat_format import probe, with_bos
 from localmem.calls.examples import read_examples
 from localmem.calls.frame import Frame
+from localmem.calls.names import OWN_NAMES
 from localmem.calls.prompt import TurnEncoder
-from localmem.calls.spec import load_declarations
+from localmem.calls.spec import load_declarations, read_names
 from localmem.config import Settings, ensure_home, load_settings
 from localmem.errors import AgentNotFound, LocalmemError
 from localmem.kernel.agent import Agent, AgentOptions
@@ -274,10 +275,18 @@ def _options(
     card = models.find_card(settings.model, models.load_cards(settings.models_dir))
     profile = profile or card.profile
     grammars = data_dir("grammars")
-    declarations = load_declarations(grammars / "memgpt.json")
+    declarations, names = load_declarations(grammars / "memgpt.json"), OWN_NAMES
+    _check_known(functions or (), declarations)
+    if profile.functions == "plain":
+        names, told = read_names((grammars / "plain.toml").read_text(encoding="utf-8"))
+        wanted = {*told, *(functions or ())}  # what is asked for by its name is told of under that name
+        declarations = {
+            name: (told.get(name, description), parameters)
+            for name, (description, parameters) in declarations.items()
+            if name in wanted
+        }
     examples = read_examples(_prompt("examples.toml")) if profile.examples else ()
     if functions is not None:
-        _check_known(functions, declarations)
         # A memory-pressure warning can always be answered with nothing.
         declarations = {name: told for name, told in declarations.items() if name in {*functions, REPLY, NOTHING}}
         examples = tuple(one for one in examples if all(call.name in declarations for call, _ in one.calls))
@@ -291,7 +300,8 @@ def _options(
         frames={name: Frame(**frame) for name, frame in frames.items()},
         examples=examples,
         frame=profile.frame,
-        thought=profile.thought == "first",
+        names=names,
+        thought=profile.thought,
         plain_reply=profile.reply == "plain",
         calibration=profile.calibration,
         rules=rules or ToolRules(),

@@ -52,6 +52,7 @@ PURE: dict[str, frozenset[str]] = {
     "calls.gbnf": frozenset(),
     "calls.gbnf_check": frozenset(),
     "calls.grammar": frozenset(),
+    "calls.names": frozenset(),
     "calls.pattern": frozenset(),
     "calls.prefix": frozenset(),
     "calls.prompt": frozenset(),

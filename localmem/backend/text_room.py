@@ -28,7 +28,7 @@ class TextRoom:
             (re.compile(pattern, re.DOTALL), tokens)
             for choice in grammar.choices
             for schema in choice.parameters.get("anyOf", [choice.parameters])
-            for pattern, tokens in _bounded(grammar.frame.before + choice.name + grammar.frame.between, schema)
+            for pattern, tokens in _bounded(grammar.frame.head(choice.name), schema)
         ]
 
     def left(self, written: str) -> int | None:

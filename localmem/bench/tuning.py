@@ -11,8 +11,9 @@ import numpy as np
 from localmem.backend.base import Backend
 from localmem.backend.llama import LlamaBackend
 from localmem.bench.cases import Case
+from localmem.bench.journal import Journal
 from localmem.bench.looks import LookingBackend, Looks
-from localmem.bench.reliability import declared_functions, judge, ordered
+from localmem.bench.reliability import declared_functions, judge, open_journal, ordered
 from localmem.bench.scoring import Outcome, share
 from localmem.bench.situation import decide, situation
 from localmem.calls.calibration import NO_CALIBRATION, Calibration, Choice, Evidence, Outlook, Vector
@@ -84,8 +85,12 @@ PROFILES: tuple[Profile, ...] = (
     Profile(frame="bare"),
     Profile(frame="hermes"),
     Profile(thought="first"),
+    Profile(thought="last"),
+    Profile(reply="plain"),
+    Profile(functions="plain"),
 )
-"""What is tried, the usual first. `native` is the family's own frame, or bare JSON where it has none."""
+"""What is tried, the usual first, each beside it other in one thing. `native` is the family's own frame, or bare JSON
+where it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +111,20 @@ def try_profiles(
     settings: Settings,
     profiles: Sequence[Profile] = PROFILES,
     *,
+    journal: Journal[Outcome] | None = None,
     on_case: Callable[[Case], object] | None = None,
 ) -> list[Trial]:
-    """Each profile on the same cases, the best first; of two alike, the one that comes first in `profiles`."""
+    """Each profile on the same cases, the best first; of two alike, the one that comes first in `profiles`. What
+    `journal` knows of is not tried again."""
+    journal = journal or open_journal(None)
     functions = declared_functions()
     trials: list[Trial] = []
     for profile in profiles:
         outcomes: list[Outcome] = []
         for case in ordered(cases):
-            outcomes.append(judge(backend, case, settings, profile, functions))
+            key = f"{profile.fingerprint} {case.id}"
+            outcome = journal.known(key) or journal.add(key, judge(backend, case, settings, profile, functions))
+            outcomes.append(outcome)
             if on_case is not None:
                 on_case(case)
         trials.append(Trial(profile, tuple(outcomes)))

@@ -171,7 +171,7 @@ def beginnings(grammar: CallGrammar) -> dict[Choice, str]:
     for offered in grammar.choices:
         if offered.name == grammar.frame.plain:
             continue
-        head = grammar.frame.before + offered.name + grammar.frame.between
+        head = grammar.frame.head(offered.name)
         labels = _labels(offered.parameters)
         for label in labels:
             found[Choice(offered.name, label)] = f"{head}{{{json.dumps(LABEL)}: {json.dumps(label, ensure_ascii=False)}"
@@ -184,7 +184,7 @@ def replaceable(grammar: CallGrammar) -> dict[str, list[str]]:
     """The lines a call may replace, each with the texts a completion that replaces it begins with."""
     found: dict[str, list[str]] = {}
     for offered in grammar.choices:
-        head = grammar.frame.before + offered.name + grammar.frame.between
+        head = grammar.frame.head(offered.name)
         for alternative in offered.parameters.get("anyOf", [offered.parameters]):
             properties = alternative.get("properties", {})
             if list(properties)[:2] != [LABEL, OLD_CONTENT]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+from localmem.calls.names import OWN_NAMES, Names
 from localmem.errors import InvalidArguments
 from localmem.kernel.messages import FunctionCall
 from localmem.kernel.tokens import clean
@@ -18,10 +19,15 @@ THOUGHT = "thought"
 HEARTBEAT = "request_heartbeat"
 MESSAGE = "message"
 
+Thought = Literal["none", "first", "last"]
+"""Where a call holds a thought: nowhere, before the function's own arguments, or after them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """`before` name `between` arguments `after`; and of the function called `plain`, the message and nothing round it.
+    """`before` name `between` arguments `after`; and of the function `plain`, the message and nothing round it.
+
+    Functions are handed over and given back by their own names; what is written is what the model calls them.
 
     >>> Frame('{"name": "', '", "arguments": ', '}').write("f", "{}")
     '{"name": "f", "arguments": {}}'
@@ -34,6 +40,11 @@ class Frame:
     after: str
     plain: str = ""
     """The function that is written as the family's plain reply, if any: one with a `message`."""
+    names: Names = OWN_NAMES
+
+    def head(self, function: str) -> str:
+        """What a call of the function begins with, up to its arguments."""
+        return f"{self.before}{self.names.of(function)}{self.between}"
 
     @property
     def tag(self) -> str:
@@ -47,7 +58,7 @@ class Frame:
     def write(self, name: str, arguments: str) -> str:
         if self.plain and name == self.plain:
             return str(json.loads(arguments)[MESSAGE])
-        return f"{self.before}{name}{self.between}{arguments}{self.after}"
+        return f"{self.head(name)}{arguments}{self.after}"
 
     def is_plain(self, text: str) -> bool:
         """Whether what begins so is a plain reply, and no call."""
@@ -72,7 +83,7 @@ class Frame:
             raise InvalidArguments(f"the arguments of {name} must be an object")
         thought = str(values.pop(THOUGHT, ""))
         heartbeat = values.pop(HEARTBEAT, False) is True
-        return FunctionCall(name, values, thought, heartbeat)
+        return FunctionCall(self.names.function(name), values, thought, heartbeat)
 
 
 def _clean(value: Any) -> Any:  # Any: JSON

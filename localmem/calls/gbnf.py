@@ -68,7 +68,7 @@ def write_gbnf(grammar: CallGrammar) -> str:
     for index, choice in enumerate(grammar.choices):
         schema = closed(choice.parameters)
         arguments = _Values(writer, schema.get("$defs", {}), choice.name).value(schema)
-        head = _literal(grammar.frame.before + choice.name + grammar.frame.between)
+        head = _literal(grammar.frame.head(choice.name))
         body = f"{head} {arguments} {_literal(grammar.frame.after) if grammar.frame.after else ''}".strip()
         calls.append(writer.define(f"call-{index}", body))
     text = f"root ::= {' | '.join(calls)}\n" + writer.text()

@@ -80,7 +80,7 @@ class CallGrammar:
             if choice.name == self.frame.plain:
                 rules += [f"call_{index}: REPLY_{index}", f"REPLY_{index}: {self._reply(choice)}"]
                 continue
-            head = self.frame.before + choice.name + self.frame.between.rstrip(" ")
+            head = self.frame.head(choice.name).rstrip(" ")
             gap = '" " ' if self.frame.between.endswith(" ") else ""
             spelled = _tokens(encode(head)) if by_ids else json.dumps(head, ensure_ascii=False)
             rules.append(f"call_{index}: {spelled} {gap}arguments_{index} tail")
@@ -107,7 +107,7 @@ class CallGrammar:
             calls.append(
                 {
                     "type": "object",
-                    "properties": {"name": {"const": choice.name}, "arguments": parameters},
+                    "properties": {"name": {"const": self.frame.names.of(choice.name)}, "arguments": parameters},
                     "required": ["name", "arguments"],
                     "additionalProperties": False,
                 }

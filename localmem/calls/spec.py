@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from pydantic_core import SchemaError
 
 from localmem.calls.frame import HEARTBEAT, THOUGHT
 from localmem.calls.grammar import Schema
+from localmem.calls.names import Names
 from localmem.calls.schema import hold, label_of
 from localmem.errors import LocalmemError
 
@@ -91,6 +93,13 @@ def load_declarations(path: Path) -> dict[str, tuple[str, Schema]]:
     """Name -> (description, parameters) of a function set."""
     declared = json.loads(path.read_text(encoding="utf-8"))
     return {item["name"]: (item["description"], item["parameters"]) for item in declared}
+
+
+def read_names(toml: str) -> tuple[Names, dict[str, str]]:
+    """A function set that tells of some functions by other names: the names, and each told function's description."""
+    told: dict[str, dict[str, str]] = tomllib.loads(toml)
+    names = Names({function: table["name"] for function, table in told.items()})
+    return names, {function: table["description"] for function, table in told.items()}
 
 
 def from_python(function: Callable[..., object]) -> FunctionSpec:

@@ -27,7 +27,7 @@ class ReplyStream:
 
     def __init__(self, frame: Frame, on_reply: Callable[[str], None]) -> None:
         self._frame = frame
-        head = frame.before + "send_message" + frame.between
+        head = frame.head("send_message")
         self._opening = re.compile(re.escape(head) + r'\{.*?"message": ?"', re.DOTALL)
         self._on_reply = on_reply
         self._text = ""

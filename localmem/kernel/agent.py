@@ -18,8 +18,9 @@ from localmem.backend.base import Backend, Completion, Sampling
 from localmem.backend.constraint import check_enforceable
 from localmem.calls.calibration import Calibration, Guidance, fingerprint
 from localmem.calls.examples import ExampleExchange, encode_examples
-from localmem.calls.frame import Frame
+from localmem.calls.frame import Frame, Thought
 from localmem.calls.grammar import CallGrammar
+from localmem.calls.names import OWN_NAMES, Names
 from localmem.calls.prefix import opening
 from localmem.calls.spec import FunctionSpec, from_python
 from localmem.calls.stream import ReplyStream
@@ -38,6 +39,7 @@ from localmem.kernel.messages import (
     FunctionResult,
     Kind,
     Message,
+    Role,
     Step,
     Usage,
     newest_exchange,
@@ -85,7 +87,8 @@ class AgentOptions:
     frames: Mapping[str, Frame]
     examples: tuple[ExampleExchange, ...] = ()
     frame: str = "native"
-    thought: bool = False
+    names: Names = OWN_NAMES
+    thought: Thought = "none"
     plain_reply: bool = False
     calibration: Calibration | None = None
     rules: ToolRules = ToolRules()
@@ -180,9 +183,11 @@ class Agent:
         self.wake()
         self._event_kind = event.kind
         with self._undone_together():
-            self.queue_manager.append(event.role, event.kind, event.text)
             if isinstance(event, UserMessage):
+                self.queue_manager.append(event.role, event.kind, event.text)
                 self._store.touch(self.id, self._now())
+            else:
+                self._tell(event.role, event.kind, event.text)
 
     def recount(self, call: FunctionCall, result: str) -> None:
         """Put a past call and its result into the queue, as though it had been made; nothing is carried out.
@@ -233,7 +238,7 @@ class Agent:
         Raises LocalmemError for what a model cannot call, ContextTooSmall when it leaves no room for a queue.
         """
         spec = from_python(function)
-        if spec.name in self._memory_functions.specs:
+        if spec.name in {*self._memory_functions.specs, *self.options.names.known_as.values()}:
             raise LocalmemError(f"{spec.name!r} is a function of localmem itself", "Give yours another name.")
         check_enforceable(spec, self.backend)
         self.wake()
@@ -457,7 +462,7 @@ class Agent:
         """The reply said that something was saved, and nothing was: one more step, to make it true."""
         if not self._memory_functions.newest_statements():
             return
-        self.queue_manager.append("system", "system_message", _PROMISED)
+        self._tell("system", "system_message", _PROMISED)
         step = self._step(chain, "promised", heartbeat=False)
         chain.add(step.call, step.result)
         yield step
@@ -551,8 +556,14 @@ class Agent:
         queue = self.main_context.queue
         event = queue[newest_exchange(queue)]
         asked = asked_in(event.text) if event.kind == "user_message" else ""
-        content = f"{text}\n{asked}" if asked and call.name in SEARCHES else text
-        self.queue_manager.append("function", "result", text, content=content, step_id=self._step_id)
+        self._tell("function", "result", text, repeated=asked if call.name in SEARCHES else "")
+
+    def _tell(self, role: Role, kind: Kind, text: str, *, repeated: str = "") -> None:
+        """Put a text of the runtime's into the queue: functions by the model's names of them, what is `repeated` behind
+        it."""
+        told = self.options.names.in_text(text)
+        content = f"{told}\n{repeated}" if repeated else told
+        self.queue_manager.append(role, kind, text, content=content, step_id=self._step_id)
 
     def _append_call(self, kind: str, text: str, completion: Completion) -> None:
         self.queue_manager.append(
@@ -568,7 +579,7 @@ class Agent:
         """A completion that holds no call: what was written stays in the queue, with what is wrong about it."""
         if completion.ids:
             self._append_call("call", completion.text, completion)
-        self.queue_manager.append("function", "result", result.text, step_id=self._step_id)
+        self._tell("function", "result", result.text)
         return Step(None, result, completion.usage, self._step_id or 0)
 
     def _stop(self, completion: Completion) -> Step:
@@ -590,7 +601,7 @@ class Agent:
         encode = self.backend.tokenizer.encode
         if name == self.frame.plain:
             return tuple(encode(self.frame.write(name, arguments)))
-        head = encode(self.frame.before + name + self.frame.between, special=True)
+        head = encode(self.frame.head(name), special=True)
         return (*head, *encode(arguments), *encode(self.frame.after, special=True))
 
     # -- putting it together -------------------------------------------------------------------------------------
@@ -628,18 +639,18 @@ class Agent:
     def _prefix(self) -> Prefix:
         """Instructions, functions and examples in the model's own chat format."""
         plain = "send_message" if self.options.plain_reply else ""
-        shown = [spec for spec in self._memory_functions.shown() if spec.name != plain]
+        names = self.options.names
+        told = [spec for spec in self._memory_functions.shown() if spec.name != plain]
+        shown = [replace(spec, name=names.of(spec.name)) for spec in told]
         chosen = None if self.options.frame == "native" else self.options.frames[self.options.frame]
         start = opening(
             self.backend,
             [*shown, *self._own_functions.values()],
-            self.options.instructions,
+            names.in_text(self.options.instructions),
             frame=chosen,
-            rule="You answer in plain words, or call one so:"
-            if plain
-            else "You answer with one call and nothing else:",
+            rule=_RULE_PLAIN if plain else _RULE,
         )
-        self.frame = replace(start.frame, plain=plain)
+        self.frame = replace(start.frame, plain=plain, names=names)
         self.notes = start.notes
         self.calibration = self._fitting_calibration()
         examples = encode_examples(self.options.examples, start.encoder, self.frame)
@@ -649,7 +660,7 @@ class Agent:
         """What the built-in prompt of this agent's profile is made of; a calibration belongs to one."""
         options = self.options
         examples = [repr(exchange) for exchange in options.examples]
-        parts = [options.instructions, repr(self.frame), repr(options.thought), *examples, *SIGNS]
+        parts = [options.instructions, repr(self.frame), options.thought, *examples, *SIGNS]
         return fingerprint(parts, options.declarations)
 
     def _fitting_calibration(self) -> Calibration | None:

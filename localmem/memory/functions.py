@@ -14,7 +14,7 @@ from datetime import date, datetime, timedelta
 from functools import cache, lru_cache, partial
 from typing import Any, Literal
 
-from localmem.calls.frame import HEARTBEAT, THOUGHT
+from localmem.calls.frame import HEARTBEAT, THOUGHT, Thought
 from localmem.calls.grammar import NOT_BLANK, ROOM, FunctionChoice, Schema
 from localmem.calls.spec import FunctionSpec
 from localmem.errors import InvalidArguments
@@ -44,6 +44,7 @@ _FACT_CHARACTERS = 240
 _NOTE_CHARACTERS = 1_200
 _MESSAGE_CHARACTERS = 1_500
 _QUERY_CHARACTERS = 80
+_THOUGHT_CHARACTERS = 120
 _MOST_SAID = 24  # statements a memory-pressure step chooses from
 _MOST_READ = 4  # searches of one function that can be read on
 _LINES_KNOWN = 256  # that the vocabulary can spell or not: more than the blocks hold
@@ -129,7 +130,7 @@ class MemoryFunctions:
         own: Sequence[FunctionSpec] = (),
         without: Collection[str] = (),
         heartbeat: bool = True,
-        thought: bool = False,
+        thought: Thought = "none",
     ) -> tuple[FunctionChoice, ...]:
         """The functions of a step, in the order they are declared; `own` are the user's."""
         offered = [
@@ -428,13 +429,17 @@ def _in_phase(name: str, phase: Phase) -> bool:
     return name != NOTHING
 
 
-def _with_extras(schema: Schema, *, heartbeat: bool, thought: bool) -> Schema:
-    """The runtime's own arguments: a thought before, request_heartbeat after the function's own."""
+def _with_extras(schema: Schema, *, heartbeat: bool, thought: Thought) -> Schema:
+    """The runtime's own arguments: a thought before or after the function's own, and request_heartbeat at the end."""
     if "anyOf" in schema:
         return {"anyOf": [_with_extras(s, heartbeat=heartbeat, thought=thought) for s in schema["anyOf"]]}
-    before = {THOUGHT: {"type": "string", "maxLength": 120}} if thought else {}
-    after = {HEARTBEAT: {"type": "boolean"}} if heartbeat else {}
-    properties = {**before, **schema.get("properties", {}), **after}
+    thinking = {THOUGHT: {"type": "string", "maxLength": _THOUGHT_CHARACTERS}}
+    properties = {
+        **(thinking if thought == "first" else {}),
+        **schema.get("properties", {}),
+        **(thinking if thought == "last" else {}),
+        **({HEARTBEAT: {"type": "boolean"}} if heartbeat else {}),
+    }
     return {**schema, "properties": properties, "required": list(properties)}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from hypothesis import example, given
@@ -20,9 +20,10 @@ from localmem.backend.llama import LlamaBackend
 from localmem.backend.scripted import ScriptedBackend
 from localmem.backend.text_room import TextRoom
 from localmem.calls.chat_format import BARE
-from localmem.calls.frame import Frame
+from localmem.calls.frame import Frame, Thought
 from localmem.calls.gbnf import written
 from localmem.calls.grammar import NOT_BLANK, URI, URI_CHARACTERS, CallGrammar
+from localmem.calls.names import Names
 from localmem.kernel.agent import Agent
 from localmem.kernel.events import UserMessage
 from localmem.kernel.executor import execute
@@ -32,7 +33,9 @@ from localmem.memory.working_context import Block
 HERMES = Frame('<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>")
 WHOLE = len("conversation_search_date") + 2 * len("2026-11-02")
 PLAIN = replace(HERMES, plain="send_message")
-frames = st.sampled_from([BARE, HERMES])
+NAMED = replace(BARE, names=Names({"send_message": "say", "core_memory_append": "remember"}))
+frames = st.sampled_from([BARE, HERMES, NAMED])
+thoughts = st.sampled_from(get_args(Thought))
 facts = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=25).filter(str.strip)
 
 
@@ -58,7 +61,7 @@ class Dice:
         return self._backend.tokenizer.decode_bytes(ids)
 
 
-def remembering(backend: LlamaBackend, facts: list[str], *, thought: bool, history: int) -> Agent:
+def remembering(backend: LlamaBackend, facts: list[str], *, thought: Thought, history: int) -> Agent:
     """An agent with facts, evicted messages, notes and a timer, so that every function is offered."""
     scripted = ScriptedBackend(window=8_192)
     scripted.tokenizer = backend.tokenizer
@@ -82,19 +85,19 @@ def functions_of(agent: Agent) -> dict[str, Any]:
 @given(
     known=st.lists(facts, max_size=4),
     frame=frames | st.just(PLAIN),
-    thought=st.booleans(),
+    thought=thoughts,
     history=st.sampled_from([0, 9]),
     phase=st.sampled_from(["all", "edits", "promised", "last"]),
     seed=st.integers(0, 2**32),
     free=st.sampled_from([0, 8, 40]),
 )
-@example(known=["From \U0001f3f4\U000e0067."], frame=BARE, thought=False, history=0, phase="all", seed=1, free=0)
+@example(known=["From \U0001f3f4\U000e0067."], frame=BARE, thought="none", history=0, phase="all", seed=1, free=0)
 def test_what_the_grammar_lets_through_parses_and_runs(
     guidance: GuidanceEngine,
     smollm_counting: LlamaBackend,
     known: list[str],
     frame: Frame,
-    thought: bool,
+    thought: Thought,
     history: int,
     phase: Any,
     seed: int,
@@ -139,21 +142,21 @@ def arguments_of(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
     return texts.filter(lambda text: "pattern" not in schema or re.match(NOT_BLANK, text)) | st.just("x" * longest)
 
 
-@given(data=st.data(), known=st.lists(facts, max_size=3), frame=frames, thought=st.booleans())
+@given(data=st.data(), known=st.lists(facts, max_size=3), frame=frames, thought=thoughts)
 def test_every_valid_call_may_be_written(
     guidance: GuidanceEngine,
     smollm_counting: LlamaBackend,
     data: st.DataObject,
     known: list[str],
     frame: Frame,
-    thought: bool,
+    thought: Thought,
 ):
     agent = remembering(smollm_counting, known, thought=thought, history=9)
     grammar = CallGrammar(frame, agent.grammar().choices)
     choice = data.draw(st.sampled_from(grammar.choices))
     arguments = written(data.draw(arguments_of(dict(choice.parameters))))  # a DEL has to be escaped
     encode = smollm_counting.tokenizer.encode
-    head = frame.before + choice.name + frame.between.rstrip()
+    head = frame.head(choice.name).rstrip()
     rest = frame.write(choice.name, arguments).removeprefix(head)
     if smollm_counting.tokenizer.decode_bytes(encode(rest)) != rest.encode():
         return  # SmolLM2 lacks 21 bytes, so that it cannot write this text at all

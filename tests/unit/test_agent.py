@@ -195,7 +195,7 @@ def test_other_event_that_never_ends_stops_at_the_step_limit_without_an_error():
 
 def test_thought_is_kept_apart_from_the_arguments():
     text = '{"name": "send_message", "arguments": {"thought": "she is new", "message": "Hello."}}'
-    step = next(scripted_agent([text], thought=True).send("Hi."))
+    step = next(scripted_agent([text], thought="first").send("Hi."))
     assert (step.call and step.call.thought, step.reply) == ("she is new", "Hello.")
 
 

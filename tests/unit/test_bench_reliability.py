@@ -19,6 +19,7 @@ from localmem.bench.reliability import open_journal, ordered, run
 from localmem.bench.report import result, rows, write
 from localmem.bench.scoring import Outcome, Share, figures, restraint
 from localmem.bench.situation import decide, situation
+from localmem.bench.tuning import try_profiles
 from localmem.calls.chat_format import BARE
 from localmem.calls.frame import Frame
 from localmem.calls.grammar import CallGrammar, FunctionChoice
@@ -185,6 +186,18 @@ def test_the_guarantee_calls_every_function_in_turn_and_goes_on_where_it_stopped
     again = backend()
     assert prove(again, [CASE], settings, Profile(), calls=1, journal=open_attempts(path))[1.0] == tally
     assert len(again.prompts) == 3
+
+
+def test_profiles_are_tried_on_the_same_cases_the_best_first_and_not_twice(settings: Settings, tmp_path: Path):
+    path = tmp_path / "trials.jsonl"
+    usual, plain = Profile(), Profile(functions="plain")
+    found = try_profiles(backend("no call", REPLACED), [CASE], settings, [usual, plain], journal=open_journal(path))
+    assert [(trial.profile, trial.right) for trial in found] == [(plain, 1.0), (usual, 0.0)]
+
+    again = backend()
+    known = try_profiles(again, [CASE], settings, [usual, plain, Profile(frame="bare")], journal=open_journal(path))
+    assert [trial.right for trial in known] == [1.0, 0.0, 0.0]
+    assert len(again.prompts) == 1, "only the new profile was tried"
 
 
 def outcome(case: str, *, right: bool, category: str = "x", only_reply: bool = False) -> Outcome:

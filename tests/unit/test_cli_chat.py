@@ -53,7 +53,7 @@ def test_all_but_replies_goes_to_stderr(capsys: pytest.CaptureFixture[str]):
 
 def test_thought_is_shown_on_request(capsys: pytest.CaptureFixture[str]):
     thinking = FunctionCall("core_memory_append", {"thought": "A dog!", "label": "human", "content": "Has a dog."})
-    agent = scripted_agent([thinking, say("Noted.")], thought=True)
+    agent = scripted_agent([thinking, say("Noted.")], thought="first")
     talk(agent, b"I have a dog.\n", view=View(False, True, thoughts=True))
     assert "… A dog!" in capsys.readouterr().err
 

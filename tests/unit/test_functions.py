@@ -530,14 +530,15 @@ def test_model_is_told_of_pausing_only_while_there_is_a_timer():
     assert "pause_heartbeats" not in prompt_text(agent)
 
 
-def test_thought_comes_first_when_it_is_asked_for():
-    choices = scripted_agent(thought=True).grammar().choices
-    first = [
-        next(iter(alternative["properties"]))
+@pytest.mark.parametrize(("thought", "place"), [("first", 0), ("last", -1)])
+def test_thought_stands_where_it_is_asked_for(thought: str, place: int):
+    choices = scripted_agent(thought=thought).grammar().choices
+    there = [
+        list(alternative["properties"])[place]
         for choice in choices
         for alternative in choice.parameters.get("anyOf", [choice.parameters])
     ]
-    assert set(first) == {"thought"}
+    assert set(there) == {"thought"}
 
 
 def test_edit_of_the_model_is_in_the_window_as_call_and_result():

@@ -53,7 +53,7 @@ CARD = ModelCard(
         PypiSource((PypiPart("a", "1.0", "a/x.bin"), PypiPart("b", "1.0", "b/y.bin"))),
     ),
     sampling=SamplingDefaults(0.7, 0.9, 0.01),
-    profile=Profile("hermes", "first", examples=True),
+    profile=Profile("hermes", "first", examples=False, reply="plain", functions="plain"),
 )
 
 

@@ -71,10 +71,10 @@ def show(shared: Shared, name: str | None) -> None:
         return
     for key in ("name", "description", "license", "file", "size_bytes", "sha256", "context_window", "path"):
         click.echo(f"{key.replace('_', ' '):14}  {'-' if facts[key] in (None, '') else plain(str(facts[key]))}")
-    profile = card.profile
-    click.echo(f"{'call frame':14}  {profile.frame}")
-    click.echo(f"{'examples':14}  {'yes' if profile.examples else 'no'}")
-    click.echo(f"{'calibrated':14}  {'no' if profile.calibration is None else profile.calibration.evidence}")
+    for key, value in card.profile.asking.items():
+        click.echo(f"{key:14}  {_shown(value)}")
+    calibration = card.profile.calibration
+    click.echo(f"{'calibrated':14}  {'no' if calibration is None else calibration.evidence}")
     click.echo(f"{'run here':14}  {'yes' if card.run_here else 'no: not tried by this project'}")
 
 
@@ -139,7 +139,7 @@ def tune(
     from localmem import runtime
     from localmem.bench.cases import read_cases, sample, sample_people, shipped_cases
     from localmem.bench.looks import Looks
-    from localmem.bench.reliability import plain_settings
+    from localmem.bench.reliability import journal_path, open_journal, plain_settings
     from localmem.bench.tuning import PROFILES, REGRESSIONS, fit, look_at, try_profiles
     from localmem.bench.variants import variants
     from localmem.models import write_card
@@ -150,12 +150,13 @@ def tune(
     if limit is not None:
         cases = sample_people(cases, limit)
     looked_at = [*cases, *variants(cases)]
-    tried = PROFILES if trials else (card.profile,)
+    tried, on_trial = PROFILES if trials else (card.profile,), sample(cases, trials)
+    journal = open_journal(journal_path(settings, card, on_trial, "trials"))
     backend = runtime.load_backend(settings)
     try:
         cases_in_all = trials * len(tried) + len(looked_at)
         with tqdm(total=cases_in_all, desc=card.name, unit="case", disable=shared.quiet) as bar:
-            found = try_profiles(backend, sample(cases, trials), settings, tried, on_case=lambda _: bar.update(1))
+            found = try_profiles(backend, on_trial, settings, tried, journal=journal, on_case=lambda _: bar.update(1))
             best = found[0].profile
             decisions, prompt = look_at(
                 backend,
@@ -173,17 +174,15 @@ def tune(
     evidence = fitted.evidence
     profile = replace(best, calibration=fitted if evidence.helps else None)
     path = write_card(replace(card, profile=profile), out or settings.models_dir)
-    scores = [
-        (trial.profile.frame, trial.profile.thought, "yes" if trial.profile.examples else "no", f"{trial.right:.1%}")
-        for trial in found
-    ]
+    journal.put_away()
     if shared.as_json:
-        record = {"frame": best.frame, "thought": best.thought, "examples": best.examples}
+        scores = [{**trial.profile.asking, "right_call": round(trial.right, 4)} for trial in found]
         choice = {**asdict(evidence), "used": evidence.helps}
-        print_json({"model": card.name, "card": path, "profile": record, "trials": scores, "calibration": choice})
+        print_json({"model": card.name, "card": path, "profile": best.asking, "trials": scores, "calibration": choice})
         return
     if trials:
-        print_table(("frame", "thought", "examples", f"right calls of {trials}"), scores)
+        rows = [(*map(_shown, trial.profile.asking.values()), f"{trial.right:.1%}") for trial in found]
+        print_table((*best.asking, f"right calls of {trials}"), rows)
     click.echo(f"Calibration: {evidence}{'' if evidence.helps else '; it does not help and is left out'}.")
     click.echo(f"Wrote {path}.")
 
@@ -218,6 +217,10 @@ def _card(shared: Shared, name: str | None) -> tuple[Settings, ModelCard]:
 
     settings = shared.settings()
     return settings, find_card(name or settings.model, load_cards(settings.models_dir))
+
+
+def _shown(value: str | bool) -> str:
+    return value if isinstance(value, str) else "yes" if value else "no"
 
 
 def _facts(card: ModelCard) -> dict[str, Any]:  # Any: JSON
