@@ -126,8 +126,10 @@ def plot(results: Sequence[Result], path: Path) -> None:
             )
             axes.annotate(arm["arm"], (x, y), xytext=(6, 6), textcoords="offset points", fontsize=8)
     axes.set(xlabel="seconds a call", ylabel="right function and arguments, %", xscale="log", ylim=(0, 100))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("{x:g}")
     axes.grid(visible=True, linewidth=0.3)
-    axes.legend(loc="lower right", fontsize=8)
+    figure.legend(loc="outside upper center", ncols=3, fontsize=8)  # inside, it would hide points
     figure.savefig(path)
 
 
