@@ -19,7 +19,7 @@ from benchmarks.bfcl import __main__ as command
 from benchmarks.bfcl import data, gate, memory
 from benchmarks.bfcl.asking import ARMS, ask, call_of, fits
 from benchmarks.bfcl.checker import Checker, load_checker
-from benchmarks.bfcl.functions import choice_of, spec_of
+from benchmarks.bfcl.functions import as_taken, choice_of, spec_of
 from benchmarks.bfcl.run import rows, run
 from benchmarks.journal import open_journal
 from benchmarks.shares import table
@@ -207,6 +207,20 @@ def _value(value: Any) -> Any:
 
 
 # -- functions and asking -----------------------------------------------------------------------------------------
+
+
+def test_function_gets_floats_where_it_takes_them_and_nothing_else_is_changed():
+    takes: dict[str, Any] = {
+        "type": "dict",
+        "properties": {
+            "points": {"type": "array", "items": {"type": "array", "items": {"type": "float"}}},
+            "size": {"type": "dict", "properties": {"width": {"type": "float"}, "parts": {"type": "integer"}}},
+            "free": {"type": "dict"},
+        },
+    }
+    size = {"width": True, "parts": 3, "unknown": 4}
+    taken = as_taken({"points": [[1, 2.5], [3]], "size": size, "free": {"x": 1}}, takes)
+    assert repr(taken) == repr({"points": [[1.0, 2.5], [3.0]], "size": size, "free": {"x": 1}})
 
 
 def test_document_becomes_the_schema_that_a_grammar_can_hold():

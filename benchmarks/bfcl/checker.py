@@ -14,6 +14,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from benchmarks.bfcl.data import Question
+from benchmarks.bfcl.functions import as_taken
 
 _TABLE = "bfcl_eval.constants.model_config"
 _NAME = "localmem"
@@ -40,7 +41,8 @@ class Checker:
             return call is None and question.answer is None
         name, arguments = call
         functions = [dict(document) for document in question.functions]
-        made = [{name: dict(arguments)}]
+        parameters = next((one["parameters"] for one in functions if one["name"] == name), {})
+        made = [{name: as_taken(dict(arguments), parameters)}]
         try:
             found = self.check_call(
                 functions, made, [dict(answer) for answer in question.answer], self.python, question.category, _NAME

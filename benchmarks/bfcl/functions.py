@@ -42,6 +42,23 @@ def choice_of(document: Document) -> FunctionChoice:
     return FunctionChoice(document["name"], _held(document["parameters"]))
 
 
+def as_taken(value: Any, schema: Document) -> Any:  # Any: JSON
+    """A value as the function gets it: a whole number as a float where it takes floats. JSON writes 12 for either, and
+    pydantic makes 12.0 of it before localmem runs a function; the checker does so for a single number, but in no list.
+
+    >>> as_taken([12, 1.5], {"type": "array", "items": {"type": "float"}})
+    [12.0, 1.5]
+    """
+    if schema.get("type") == "float" and type(value) is int:
+        return float(value)
+    if isinstance(value, list) and isinstance(schema.get("items"), dict):
+        return [as_taken(item, schema["items"]) for item in value]
+    if isinstance(value, dict) and isinstance(schema.get("properties"), dict):
+        known = schema["properties"]
+        return {name: as_taken(inner, known[name]) if name in known else inner for name, inner in value.items()}
+    return value
+
+
 def written_out(spec: FunctionSpec) -> str:
     """The function for a model whose template knows none."""
     return json.dumps(spec.tool()["function"], ensure_ascii=False)
