@@ -29,11 +29,11 @@ from localmem.calls.calibration import Choice
 from localmem.calls.grammar import CallGrammar, FunctionChoice
 from localmem.errors import LocalmemError
 
-KEPT = 0.97
+KEPT = 0.95
 """Of the wanted calls, how many the gate must let through in cross-validation."""
 
 _FOLDS = 10
-_PENALTIES = (0.1, 0.03, 0.01, 0.003, 0.001)
+_PENALTIES = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001, 0.00003)
 _ITERATIONS = 500
 _LEAST_LOG = -20.0  # a probability below e^-20 says no more than this
 _OPENINGS = ("{", '{"', "{\n", "[", "[{", '[{"', "```", "```json\n", "<tool_call>", "<function", " {", "\n{", "\n```")
