@@ -170,6 +170,7 @@ def test_checker_of_the_wheel_runs_without_the_vendors_packages(checker: Checker
     assert checker.right_call(wanted, ("zoo.feed", {"type": "emu", "kg": 2}))
     assert not checker.right_call(wanted, ("zoo.feed", {"type": "lion", "kg": 2}))
     assert not checker.right_call(wanted, ("zoo.hours", {})), "what makes it raise is wrong"
+    assert not checker.right_call(wanted, ("zoo.feed", {"type": "emu", "kg": 10**400})), "no float is as large"
     assert not checker.right_call(wanted, None)
     assert checker.right_call(unwanted, None)
     assert not checker.right_call(unwanted, ("zoo.hours", {}))
@@ -399,6 +400,13 @@ def test_no_fold_shares_a_group_and_the_threshold_is_the_highest_that_keeps_enou
     assert gate._threshold(np.arange(10.0), 0.97) == 0.0
 
 
+def test_gate_that_was_fitted_in_another_way_is_not_taken_for_this_one(monkeypatch: pytest.MonkeyPatch):
+    before = gate.fitted_name("gate-x")
+    assert before == gate.fitted_name("gate-x")
+    monkeypatch.setattr(gate, "KEPT", 0.5)
+    assert gate.fitted_name("gate-x") != before
+
+
 @pytest.mark.model
 def test_gate_looks_at_a_real_model_and_opens_or_not(smollm: LlamaBackend, settings: Settings, tmp_path: Path):
     every = gate.read_gate_cases(command.CASES)
@@ -410,7 +418,7 @@ def test_gate_looks_at_a_real_model_and_opens_or_not(smollm: LlamaBackend, setti
     assert all((one[0] == other[0]).all() for one, other in zip(seen, again, strict=True))
     card = models.find_card(SMOLLM, models.load_cards(settings.models_dir))
     name = gate.gate_name(smollm, card.name, card.sha256, command.CASES)
-    gate.fit_gate(cases, seen).write(settings.home / "bench" / f"{name}.json")
+    gate.fit_gate(cases, seen).write(settings.home / "bench" / gate.fitted_name(name))
     arguments = Namespace(fit=False, out=tmp_path)
     keeper = command._gatekeeper(arguments, settings, card, smollm)
     due, seconds = keeper(ask(smollm, [("user", cases[0].user)], cases[0].functions))

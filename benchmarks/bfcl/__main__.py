@@ -128,11 +128,12 @@ def _gatekeeper(
     if not isinstance(backend, LlamaBackend):
         raise LocalmemError("only llama.cpp shows what a model holds in front of its answer", "Name the other arms.")
     name = gate.gate_name(backend, card.name, card.sha256, CASES)
-    path = settings.home / "bench" / f"{name}.json"
+    bench = settings.home / "bench"
+    path = bench / gate.fitted_name(name)
     if arguments.fit or not path.is_file():
         cases = gate.read_gate_cases(CASES)
         with tqdm(total=len(cases), desc="gate", unit="case", file=sys.stderr) as bar:
-            seen = gate.look_at(backend, cases, open_journal(path.with_suffix(".looks.jsonl")), on_case=bar.update)
+            seen = gate.look_at(backend, cases, open_journal(bench / f"{name}.looks.jsonl"), on_case=bar.update)
         fitted = gate.fit_gate(cases, seen)
         fitted.write(path)
         print(f"gate, in cross-validation: {fitted.figures()}", file=sys.stderr)

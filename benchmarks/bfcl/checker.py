@@ -19,8 +19,9 @@ from benchmarks.bfcl.functions import as_taken
 _TABLE = "bfcl_eval.constants.model_config"
 _NAME = "localmem"
 
-# What the checker raises where a value is of a kind its authors did not think of: then the call is wrong.
-_CHECKER_FAULTS = (TypeError, ValueError, AttributeError, LookupError)
+# What the checker raises where a value is of a kind its authors did not think of, and what 400 digits raise where they
+# are to be a float: then the call is wrong.
+_CHECKER_FAULTS = (TypeError, ValueError, AttributeError, LookupError, OverflowError)
 
 Call = tuple[str, Mapping[str, object]]
 """A function's name and its arguments."""
@@ -42,8 +43,8 @@ class Checker:
         name, arguments = call
         functions = [dict(document) for document in question.functions]
         parameters = next((one["parameters"] for one in functions if one["name"] == name), {})
-        made = [{name: as_taken(dict(arguments), parameters)}]
         try:
+            made = [{name: as_taken(dict(arguments), parameters)}]
             found = self.check_call(
                 functions, made, [dict(answer) for answer in question.answer], self.python, question.category, _NAME
             )

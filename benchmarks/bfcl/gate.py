@@ -268,6 +268,12 @@ def gate_name(backend: Backend, model: str, sha256: str, cases: Path) -> str:
     return f"gate-{model}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]}"
 
 
+def fitted_name(name: str) -> str:
+    """A name that changes with how the gate called `name` is fitted, too: what was looked at serves any fit."""
+    fit = json.dumps([KEPT, _PENALTIES, _FOLDS, _ITERATIONS])
+    return f"{name}-{hashlib.sha256(fit.encode()).hexdigest()[:8]}.json"
+
+
 class GateKeeper:
     """Asks a gate about one question after another."""
 
