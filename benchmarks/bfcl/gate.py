@@ -168,7 +168,7 @@ class Gate:
     def figures(self) -> dict[str, float]:
         """What cross-validation says of it."""
         names = ("kept", "refused", "area", "penalty", "threshold")
-        return {name: round(float(getattr(self, name)), 4) for name in names}
+        return {name: float(f"{getattr(self, name):.4g}") for name in names}
 
     def write(self, path: Path) -> None:
         """As JSON; the weights as 32-bit floats in base64."""
