@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.common import RESULTS, save
 from benchmarks.journal import Record
-from localmem.bench.provenance import commit
+from localmem.bench.provenance import commit, machine
 from localmem.bench.scoring import Share
 
 Row = dict[str, Any]
@@ -28,7 +28,7 @@ def row(category: str, arm: str, records: Sequence[Record], flags: Sequence[str]
         values = [record[name] for record in records if name in record]
         if values:
             found[name] = round(mean(values), 3)
-    return {**found, "commit": commit()}
+    return {**found, "commit": commit(), "machine": machine()}
 
 
 _OF_EVERY_RUN = frozenset({"benchmark", "commit", "model", "machine", "figures", "rows", "samples"})

@@ -99,6 +99,7 @@ def test_rows_of_several_runs_stand_in_one_result_file(tmp_path: Path):
     assert result["samples"] == {}
     assert result["gate"] == {"kept": 1.0}
     assert [one["arm"] for one in result["rows"]] == ["free", "state"]
+    assert all(one["machine"] == result["machine"] and one["commit"] for one in result["rows"])
 
 
 def test_command_writes_its_results(
