@@ -15,7 +15,7 @@ def integers(low: int, high: int) -> str:
     """The integers of a range, canonical; `-0` too where zero lies inside, as llguidance has it.
 
     >>> integers(1, 12)
-    '([1-9] | "1" [0-2])'
+    '([1-9] | "1" ([0-2]))'
     """
     parts: list[str] = []
     if low < 0:
@@ -40,6 +40,12 @@ def decimals(low: Decimal, high: Decimal, *, open_low: bool, open_high: bool) ->
     if most >= max(0, least):
         parts += _scaled(max(0, least), most)
     return _group(parts) if parts else ""
+
+
+def any_number(whole: int, places: int, exponent: int) -> str:
+    """A number of so many digits before the point, behind it and in the exponent; both of these may be missing."""
+    digits = f'("0" | [1-9] [0-9]{{0,{whole - 1}}})'
+    return f'"-"? {digits} ("." [0-9]{{1,{places}}})? ([eE] [-+]? [0-9]{{1,{exponent}}})?'
 
 
 def _scaled(least: int, most: int) -> list[str]:

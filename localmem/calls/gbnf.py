@@ -13,9 +13,18 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from localmem.calls.digits import decimals, integers
+from localmem.calls.digits import any_number, decimals, integers
 from localmem.calls.gbnf_check import check_gbnf
-from localmem.calls.grammar import CallGrammar, Schema, closed
+from localmem.calls.grammar import (
+    DECIMAL,
+    DECIMALS,
+    EXPONENT_DIGITS,
+    WHOLE_DIGITS,
+    CallGrammar,
+    Schema,
+    closed,
+    is_any_number,
+)
 from localmem.calls.pattern import (
     ANY,
     Alternatives,
@@ -347,7 +356,9 @@ class _Values:
 
     def _number(self, schema: Schema) -> str:
         self._only(schema, "type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-        if schema.get("multipleOf") != closed({"type": "number"})["multipleOf"]:
+        if is_any_number(schema):
+            return self._writer.rule("number", any_number(WHOLE_DIGITS, DECIMALS, EXPONENT_DIGITS))
+        if schema.get("multipleOf") != DECIMAL:
             raise self.refuse("multiples of a fraction")
         low, high, open_low, open_high = _bounds(schema)
         body = decimals(low, high, open_low=open_low, open_high=open_high)

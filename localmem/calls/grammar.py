@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,13 @@ _SCHEMAS_BY_NAME = ("properties", "patternProperties", "$defs")
 LARGEST = 999_999_999_999_999
 """Of an integer or a number without a bound of its own, either way."""
 DECIMAL = 0.000001
-"""What a number is a multiple of."""
+"""What a number is a multiple of that has bounds, or stands inside a list or an object."""
+WHOLE_DIGITS, DECIMALS, EXPONENT_DIGITS = 15, 12, 2
+"""The digits of an argument that is any number, at most: before the point, behind it, in the exponent."""
+_ANY_NUMBER = (
+    f"-?(0|[1-9][0-9]{{0,{WHOLE_DIGITS - 1}}})(\\.[0-9]{{1,{DECIMALS}}})?([eE][-+]?[0-9]{{1,{EXPONENT_DIGITS}}})?"
+)
+_NARROWING = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "enum", "const"})
 
 
 def is_plain(pattern: str) -> bool:
@@ -116,26 +122,42 @@ class CallGrammar:
         return {"$defs": definitions, **union} if definitions else union
 
 
-def closed(schema: Any) -> Any:  # Any: JSON
-    """A schema whose numbers end: a model may write digits for ever.
+def closed(parameters: Schema) -> dict[str, Any]:  # Any: JSON
+    """A function's parameters with an end to each number: a model may write digits for ever.
 
     An integer without a bound has at most 15 digits, which any JSON reader keeps exactly; a number beside that at most
     six decimals and no exponent. Here and not in the function's own schema: there, multiples of a millionth would be
-    checked in floating point.
+    checked in floating point. An argument that is any number (`is_any_number`) stays as it is: each form of the grammar
+    writes it with a bounded exponent, so that a model's 8.85e-12 does not end as 8.85.
 
-    >>> closed({"type": "integer", "minimum": 1})
-    {'type': 'integer', 'minimum': 1, 'maximum': 999999999999999}
+    >>> closed({"properties": {"year": {"type": "integer", "minimum": 1}}})
+    {'properties': {'year': {'type': 'integer', 'minimum': 1, 'maximum': 999999999999999}}}
     """
+    found: dict[str, Any] = _closed(parameters)
+    if "anyOf" in parameters:
+        found["anyOf"] = [closed(one) for one in parameters["anyOf"]]
+    if "properties" in parameters and parameters.get("additionalProperties") is False:
+        arguments = parameters["properties"].items()
+        found["properties"] |= {name: dict(one) for name, one in arguments if is_any_number(one)}
+    return found
+
+
+def is_any_number(schema: Any) -> bool:  # Any: JSON
+    """Whether a schema is of numbers, and says no more of them."""
+    return isinstance(schema, Mapping) and schema.get("type") == "number" and not _NARROWING & schema.keys()
+
+
+def _closed(schema: Any) -> Any:  # Any: JSON
     if isinstance(schema, list):
-        return [closed(item) for item in schema]
+        return [_closed(item) for item in schema]
     if not isinstance(schema, Mapping):
         return schema
     found: dict[str, Any] = {
-        key: {name: closed(inner) for name, inner in value.items()}
+        key: {name: _closed(inner) for name, inner in value.items()}
         if key in _SCHEMAS_BY_NAME
         else value
         if key in ("enum", "const")
-        else closed(value)
+        else _closed(value)
         for key, value in schema.items()
         if key != ROOM
     }
@@ -156,35 +178,52 @@ def closed(schema: Any) -> Any:  # Any: JSON
 
 
 def _arguments(rule: str, schema: Schema) -> list[str]:
-    """Lark for an object schema. llguidance's JSON knows no `not`: an object with one is written out, property by
-    property, and a string that must not be some others is a difference of regular expressions."""
-    if not _has_not(schema):
+    """Lark for an object schema. llguidance's JSON knows no `not`, and no exponent with an end: an object with either
+    is written out, property by property. A string that must not be some others is a difference of regular expressions,
+    any number is one."""
+    every = schema.get("anyOf", [schema])
+    if not any(map(_is_written_out, (value for one in every for value in one.get("properties", {}).values()))):
         return [f"{rule}: %json {json.dumps({**schema, **_LAYOUT})}"]
     # All alternatives alike: the longest lexeme wins, so one in `%json` beside one written out would never be entered.
-    alternatives = [_written_out(f"{rule}_{i}", one) for i, one in enumerate(schema.get("anyOf", [schema]))]
+    alternatives = [_written_out(f"{rule}_{i}", one) for i, one in enumerate(every)]
     union = " | ".join(f"{rule}_{i}" for i in range(len(alternatives)))
     return [f"{rule}: {union}", *(line for lines in alternatives for line in lines)]
 
 
+def _is_written_out(value: Schema) -> bool:
+    return "not" in value or is_any_number(value)
+
+
 def _written_out(rule: str, schema: Schema) -> list[str]:
     definitions = {"$defs": schema["$defs"]} if "$defs" in schema else {}
-    parts: list[str] = []
+    fields: list[tuple[str, str, bool]] = []
     below: list[str] = []
     for number, (name, value) in enumerate(schema["properties"].items()):
         part = f"{rule}_{number}"
-        if "not" in value:
+        if _is_written_out(value):
             part = part.upper()
-            below.append(f"{part}: {_string_but(value)}")
+            below.append(f"{part}: {_string_but(value) if 'not' in value else f'/{_ANY_NUMBER}/'}")
         else:
             below.append(f"{part}: %json {json.dumps({**definitions, **value, **_LAYOUT})}")
-        key = f"{', ' if number else '{'}{json.dumps(name, ensure_ascii=False)}: "
-        parts += [json.dumps(key, ensure_ascii=False), part]
-    return [f"{rule}: {' '.join(parts)} {json.dumps('}')}", *below]
+        fields.append((f"{json.dumps(name, ensure_ascii=False)}: ", part, name in schema.get("required", ())))
+    return [f"{rule}: {_fields(fields)}", *below]
 
 
-def _has_not(schema: Schema) -> bool:
-    values = [value for one in schema.get("anyOf", [schema]) for value in one.get("properties", {}).values()]
-    return any("not" in value for value in values)
+def _fields(fields: Sequence[tuple[str, str, bool]]) -> str:
+    """An object of these (key, rule of its value, required?) in their order: it begins with one of the optional ones
+    that stand first, or with the first required."""
+    begun: list[str] = []
+    for place, (key, part, required) in enumerate(fields):
+        following = [_next(*field) for field in fields[place + 1 :]]
+        begun.append(" ".join([json.dumps("{" + key, ensure_ascii=False), part, *following, '"}"']))
+        if required:
+            return " | ".join(begun)
+    return " | ".join([*begun, '"{}"'])
+
+
+def _next(key: str, part: str, required: bool) -> str:
+    field = f"{json.dumps(f', {key}', ensure_ascii=False)} {part}"
+    return field if required else f"({field})?"
 
 
 def _string_but(schema: Schema) -> str:

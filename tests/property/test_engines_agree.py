@@ -65,7 +65,11 @@ class Judges:
         self._guidance, self._native, self._encode = guidance, native, encode
 
     def verdicts(self, value: str) -> tuple[bool, bool]:
-        rest = BARE.write("f", f'{{"x": {value}}}').removeprefix(HEAD)
+        """Of a call of f(x) with that x."""
+        return self.verdicts_on(f'{{"x": {value}}}')
+
+    def verdicts_on(self, arguments: str) -> tuple[bool, bool]:
+        rest = BARE.write("f", arguments).removeprefix(HEAD)
         ids = [*self._encode(HEAD, special=True), *self._encode(rest)]
         return writes(self._guidance.start(self._lark), ids), writes(self._native.start(self._gbnf), ids)
 
@@ -381,7 +385,12 @@ NASTY = [
         ["[]", '"abcd"', "5.5"],
     ),
     ({"allOf": [{"type": "boolean"}]}, ["true", "false"], ["null", "tru"]),
-    ({"type": "number"}, ["-0.5", "1.25", "100", "0.000001"], ["1e5", ".5", "1.", "0.0000001", "-", "00.5", "NaN"]),
+    (
+        {"type": "number"},
+        ["-0.5", "1.25", "100", "8.854e-12", "-1E+06", "0.000000000001"],
+        [".5", "1.", "-", "00.5", "NaN", "1e123", "1e", "1.e5"],
+    ),
+    (list_of({"type": "number"}, 1, 1), ["[-0.5]", "[100]", "[0.000001]"], ["[1e5]", "[0.0000001]"]),
     ({"enum": [1.0, 1e20, 1e-7, -0.5]}, ["1", "100000000000000000000", "0.0000001", "-0.5"], ["1.0", "1e20"]),
     (
         {"const": {"b": [1, None], "a": {}}},
@@ -415,6 +424,45 @@ def test_nasty_schema_is_held_by_both(
     judges = Judges(taking(schema), guidance, native, byte_safe(smollm_counting))
     assert [judges.verdicts(text) for text in right] == [(True, True)] * len(right)
     assert [judges.verdicts(text) for text in wrong] == [(False, False)] * len(wrong)
+
+
+ANY = {"type": "number"}
+TEXT = {"type": "string", "maxLength": 3}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "optional", "right", "wrong"),
+    [
+        ({"a": ANY, "b": TEXT}, (), ['{"a": 1e-9, "b": "x"}'], ['{"a": 1e-9}', '{"b": "x", "a": 1}', "{}"]),
+        ({"a": TEXT, "b": ANY}, ("b",), ['{"a": "x", "b": 2.5}', '{"a": "x"}'], ['{"b": 1}', '{"a": "x", }', "{}"]),
+        (
+            {"a": ANY, "b": TEXT, "c": ANY},
+            ("a", "b"),
+            ['{"c": 1}', '{"a": 1, "c": 1}', '{"b": "", "c": 1}', '{"a": 1, "b": "", "c": 1E9}'],
+            ['{"a": 1}', '{"b": "", "a": 1, "c": 1}', '{, "c": 1}', '{"a": 1 "c": 1}'],
+        ),
+        (
+            {"a": ANY, "b": ANY},
+            ("a", "b"),
+            ["{}", '{"a": -0.1}', '{"b": 7}', '{"a": 7, "b": 7}'],
+            ['{"a": 1, }', '{"a": 1, "a": 1}', "{ }"],
+        ),
+    ],
+)
+def test_arguments_that_are_any_number_may_be_left_out_where_they_are_optional(
+    guidance: GuidanceEngine,
+    native: GbnfEngine,
+    smollm_counting: LlamaBackend,
+    arguments: dict[str, Schema],
+    optional: tuple[str, ...],
+    right: list[str],
+    wrong: list[str],
+):
+    """They are written out field by field for llguidance."""
+    grammar = CallGrammar(BARE, (FunctionChoice("f", object_of(arguments, set(optional))),))
+    judges = Judges(grammar, guidance, native, byte_safe(smollm_counting))
+    assert [judges.verdicts_on(text) for text in right] == [(True, True)] * len(right)
+    assert [judges.verdicts_on(text) for text in wrong] == [(False, False)] * len(wrong)
 
 
 def byte_safe(backend: LlamaBackend) -> Encode:
