@@ -65,7 +65,7 @@ _OTHER_WORDS = "Try other or fewer words"
 
 class MemoryFunctions:
     """The built-in functions of one agent: those of the paper's set that are declared. Of what is `closed` the model is
-    told, but cannot call it."""
+    told, but cannot call it. Where it `rewrites`, it says itself how a line of core memory reads that changes."""
 
     def __init__(
         self,
@@ -80,6 +80,7 @@ class MemoryFunctions:
         text_tokens: int,
         visible: Callable[[], Sequence[Message]],
         call_of: Callable[[Message], FunctionCall | None],
+        rewrites: bool,
         has_timers: Callable[[], bool],
         pause_timers: Callable[[int], None],
         now: Callable[[], datetime],
@@ -92,6 +93,7 @@ class MemoryFunctions:
         self._text_tokens = text_tokens
         self._visible = visible
         self._call_of = call_of
+        self._rewrites = rewrites
         self._has_timers = has_timers
         self._pause_timers = pause_timers
         self._now = now
@@ -231,20 +233,20 @@ class MemoryFunctions:
 
     def _replace_schema(self, words: Sequence[str] | None) -> Schema | None:
         """One alternative a block: its label, then one of the lines it really holds, then what the model writes. In a
-        line's place goes what the user said, word for word, where that says it anew; in the agent's own block `words`,
-        where there are any."""
+        line's place goes what the user said, word for word, where that says it anew; and `words`, where there are any,
+        in the agent's own block and for a model that does not rewrite."""
         alternatives: list[Schema] = []
         stated = self.newest_statements() if words else []
         for block in self._working_context().blocks:
             lines = [] if block.read_only else self._writable_lines(block)
             room = self._working_context().room(block.label) - _LINE_BREAK
             new: Schema = {"type": "string", "maxLength": _FACT_CHARACTERS, ROOM: room}
-            if block.label == PERSONA and words:
-                alternatives += [self._instructed(line, words, new) for line in lines]
-                continue
-            anew = {line: self._fitting_anew(line, stated, room) for line in lines}
+            anew = {} if block.label == PERSONA else {line: self._fitting_anew(line, stated, room) for line in lines}
             alternatives += [_replacement(block.label, [line], {"enum": said}) for line, said in anew.items() if said]
-            if others := [line for line, said in anew.items() if not said]:
+            others = [line for line in lines if not anew.get(line)]
+            if words and (block.label == PERSONA or not self._rewrites):
+                alternatives += [self._as_told(block.label, line, words, new) for line in others]
+            elif others:
                 alternatives.append(_replacement(block.label, others, new))
         return _one_of(alternatives)
 
@@ -253,13 +255,13 @@ class MemoryFunctions:
         said = [text for text in stated if says_anew(line, text)]
         return [text for text in said if fits(self._tokenizer, text, room + count(self._tokenizer, line))]
 
-    def _instructed(self, line: str, words: Sequence[str], new: Schema) -> Schema:
-        """How the agent is to be, in place of `line`: as the user put it. A line of several sentences is more than what
-        changes: it stays, and the words come behind it."""
+    def _as_told(self, label: str, line: str, words: Sequence[str], new: Schema) -> Schema:
+        """In place of `line`, what the user said. A line of several sentences is more than what changes: it stays, and
+        the words come behind it."""
         texts = [text if len(statements(line)) < 2 else f"{line} {text}" for text in words]
         room = count(self._tokenizer, line) + new[ROOM]
         fitting = [text for text in texts if fits(self._tokenizer, text, room)]
-        return _replacement(PERSONA, [line], {"enum": fitting} if fitting else new)
+        return _replacement(label, [line], {"enum": fitting} if fitting else new)
 
     def _writable_lines(self, block: Block) -> list[str]:
         """The block's lines that the model's vocabulary can spell: one it cannot would be a dead end of the grammar."""

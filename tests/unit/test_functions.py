@@ -427,6 +427,20 @@ def test_a_line_that_the_user_says_anew_is_kept_in_the_users_words():
     }
 
 
+def test_a_model_that_does_not_rewrite_puts_what_the_user_said_in_a_lines_place():
+    agent = scripted_agent(rewrites=False)
+    agent.set_block("persona", "")
+    agent.set_block("human", "Her dog Bo is two.\nLives in Faro.\nHas a beagle. Likes the sea.")
+    agent.note(UserMessage("My dog Bo is three."))
+    assert replacements(agent) == {
+        "Her dog Bo is two.": ["My dog Bo is three."],
+        "Lives in Faro.": ["My dog Bo is three."],
+        "Has a beagle. Likes the sea.": ["Has a beagle. Likes the sea. My dog Bo is three."],
+    }
+    agent.note(UserMessage("Three."))  # by itself it means little: the model makes a line of it
+    assert set(replacements(agent).values()) == {None}
+
+
 def test_what_is_said_anew_and_does_not_fit_the_model_may_shorten():
     agent = scripted_agent()
     agent.set_block("persona", "")
