@@ -256,9 +256,13 @@ class MemoryFunctions:
         return [text for text in said if fits(self._tokenizer, text, room + count(self._tokenizer, line))]
 
     def _as_told(self, label: str, line: str, words: Sequence[str], new: Schema) -> Schema:
-        """In place of `line`, what the user said. A line of several sentences is more than what changes: it stays, and
-        the words come behind it."""
-        texts = [text if len(statements(line)) < 2 else f"{line} {text}" for text in words]
+        """In place of `line`, what the user said. A line of several sentences is more than what changes, and one about
+        the user that shares no word with it may be another matter: it stays, and the words come behind it."""
+        held = terms(line)
+        texts = [
+            text if len(statements(line)) < 2 and (label == PERSONA or held & terms(text)) else f"{line} {text}"
+            for text in words
+        ]
         room = count(self._tokenizer, line) + new[ROOM]
         fitting = [text for text in texts if fits(self._tokenizer, text, room)]
         return _replacement(label, [line], {"enum": fitting} if fitting else new)

@@ -430,11 +430,12 @@ def test_a_line_that_the_user_says_anew_is_kept_in_the_users_words():
 def test_a_model_that_does_not_rewrite_puts_what_the_user_said_in_a_lines_place():
     agent = scripted_agent(rewrites=False)
     agent.set_block("persona", "")
-    agent.set_block("human", "Her dog Bo is two.\nLives in Faro.\nHas a beagle. Likes the sea.")
+    agent.set_block("human", "Her dog Bo is two.\nHas no cat.\nBo is fond of beef.\nHas a beagle. Likes the sea.")
     agent.note(UserMessage("My dog Bo is three."))
     assert replacements(agent) == {
         "Her dog Bo is two.": ["My dog Bo is three."],
-        "Lives in Faro.": ["My dog Bo is three."],
+        "Has no cat.": ["Has no cat. My dog Bo is three."],  # the wrong line, maybe: nothing is lost
+        "Bo is fond of beef.": ["My dog Bo is three."],
         "Has a beagle. Likes the sea.": ["Has a beagle. Likes the sea. My dog Bo is three."],
     }
     agent.note(UserMessage("Three."))  # by itself it means little: the model makes a line of it
