@@ -17,7 +17,7 @@ from typing import Any, Literal
 from localmem.calls.frame import HEARTBEAT, THOUGHT, Thought
 from localmem.calls.grammar import NOT_BLANK, ROOM, FunctionChoice, Schema
 from localmem.calls.spec import FunctionSpec
-from localmem.errors import InvalidArguments
+from localmem.errors import InvalidArguments, WorkingContextFull
 from localmem.kernel.messages import SAVING, SPOKEN_KINDS, FunctionCall, Message, newest_exchange
 from localmem.kernel.tokens import Tokenizer, can_write, clean, count, cut, fits
 from localmem.memory.archival import Archival, Passage
@@ -116,6 +116,7 @@ class MemoryFunctions:
             if name in declarations
         }
         self._open = self.specs.keys() - (set(closed) - _ENDS)
+        self._overflows = "archival_memory_insert" in self._open  # what a block has no room for goes there
 
     def shown(self) -> list[FunctionSpec]:
         """The functions the model is told of: pausing timers only while there are timers, `nothing_to_save` by the
@@ -215,12 +216,19 @@ class MemoryFunctions:
         return [text for text in found if not any(says(line, text) for line in lines)]
 
     def _append_schema(self, said: Sequence[str] | None, *, or_shorter: bool = False) -> Schema | None:
-        """One alternative a block that has room: its label, then a text that fits; one of `said` where it is given, or,
-        where none of that fits, with `or_shorter` what the model makes of it."""
+        """One alternative a block: its label, then a text that fits; one of `said` where it is given, or, where none of
+        that fits, with `or_shorter` what the model makes of it. Where archival memory takes what a block has no room
+        for, `said` is offered as it is."""
+        whole = [text for text in said or () if fits(self._tokenizer, text, self._text_tokens)]
         alternatives: list[Schema] = []
         for block in self._working_context().blocks:
             room = self._working_context().room(block.label) - _LINE_BREAK
-            if block.read_only or room < _LEAST_ROOM:
+            if block.read_only:
+                continue
+            if or_shorter and whole and self._overflows:
+                alternatives.append(_object(label={"const": block.label}, content={"enum": whole}))
+                continue
+            if room < _LEAST_ROOM:
                 continue
             content: Schema = {**_text(_FACT_CHARACTERS), ROOM: room}
             if said is not None:
@@ -232,40 +240,41 @@ class MemoryFunctions:
         return _one_of(alternatives)
 
     def _replace_schema(self, words: Sequence[str] | None) -> Schema | None:
-        """One alternative a block: its label, then one of the lines it really holds, then what the model writes. In a
-        line's place goes what the user said, word for word, where that says it anew; and `words`, where there are any,
-        in the agent's own block and for a model that does not rewrite."""
+        """One alternative a block: its label, then one of the lines it really holds, then what may take its place."""
         alternatives: list[Schema] = []
         stated = self.newest_statements() if words else []
         for block in self._working_context().blocks:
             lines = [] if block.read_only else self._writable_lines(block)
             room = self._working_context().room(block.label) - _LINE_BREAK
-            new: Schema = {"type": "string", "maxLength": _FACT_CHARACTERS, ROOM: room}
-            anew = {} if block.label == PERSONA else {line: self._fitting_anew(line, stated, room) for line in lines}
-            alternatives += [_replacement(block.label, [line], {"enum": said}) for line, said in anew.items() if said]
-            others = [line for line in lines if not anew.get(line)]
-            if words and (block.label == PERSONA or not self._rewrites):
-                alternatives += [self._as_told(block.label, line, words, new) for line in others]
-            elif others:
-                alternatives.append(_replacement(block.label, others, new))
+            free: Schema = {"type": "string", "maxLength": _FACT_CHARACTERS, ROOM: room}
+            news = {line: self._in_place_of(block.label, line, stated, words or (), free) for line in lines}
+            told = {line: new for line, new in news.items() if new is not None and new is not free}
+            alternatives += [_replacement(block.label, [line], new) for line, new in told.items()]
+            if others := [line for line, new in news.items() if new is free]:
+                alternatives.append(_replacement(block.label, others, free))
         return _one_of(alternatives)
 
-    def _fitting_anew(self, line: str, stated: Sequence[str], room: int) -> list[str]:
-        """The statements that say this line anew, and fit in its place."""
-        said = [text for text in stated if says_anew(line, text)]
-        return [text for text in said if fits(self._tokenizer, text, room + count(self._tokenizer, line))]
+    def _in_place_of(
+        self, label: str, line: str, stated: Sequence[str], words: Sequence[str], free: Schema
+    ) -> Schema | None:
+        """What may take a line's place: what the user said, word for word, or what the model makes of it (`free`).
 
-    def _as_told(self, label: str, line: str, words: Sequence[str], new: Schema) -> Schema:
-        """In place of `line`, what the user said. A line of several sentences is more than what changes, and one about
-        the user that shares no word with it may be another matter: it stays, and the words come behind it."""
-        held = terms(line)
-        texts = [
-            text if len(statements(line)) < 2 and (label == PERSONA or held & terms(text)) else f"{line} {text}"
-            for text in words
-        ]
-        room = count(self._tokenizer, line) + new[ROOM]
+        The user's is a statement that says the line anew, and `words` in the agent's own block, for a model that does
+        not rewrite, and where the line shares no word with them: then it may be the wrong line, or the block has no
+        room for another. That line stays, and so does one of several sentences: the words come behind it, or, where
+        they do not fit, nothing may take its place.
+        """
+        own, held = label == PERSONA, terms(line)
+        met = own or not words or any(held & terms(text) for text in words)
+        texts = [] if own else [text for text in stated if says_anew(line, text)]
+        if not texts and words and (own or not met or not self._rewrites):
+            stays = len(statements(line)) > 1
+            texts = [f"{line} {text}" if stays or not (own or held & terms(text)) else text for text in words]
+        room = free[ROOM] + count(self._tokenizer, line)
         fitting = [text for text in texts if fits(self._tokenizer, text, room)]
-        return _replacement(label, [line], {"enum": fitting} if fitting else new)
+        if fitting:
+            return {"enum": fitting}
+        return free if met else None
 
     def _writable_lines(self, block: Block) -> list[str]:
         """The block's lines that the model's vocabulary can spell: one it cannot would be a dead end of the grammar."""
@@ -358,7 +367,12 @@ class MemoryFunctions:
         return "Sent."
 
     def core_memory_append(self, label: str, content: str) -> str:
-        added = self._working_context().append(label, content)
+        try:
+            added = self._working_context().append(label, content)
+        except WorkingContextFull:
+            if not self._overflows:
+                raise
+            return f"{self.archival_memory_insert(content)} There is no room for it in {label}."
         return "Saved." if added else f"{label} says that already; nothing changed."
 
     def core_memory_replace(self, label: str, old_content: str, new_content: str) -> str:

@@ -211,6 +211,29 @@ def test_appending_says_that_it_was_saved_or_known():
     assert "says that already" in again.text
 
 
+def test_what_a_block_has_no_room_for_goes_into_archival_memory():
+    agent = scripted_agent(embedder=HashEmbedder())
+    agent.set_block("human", "x" * 190)
+    agent.note(UserMessage("My aunt Rosa has a dog that is called Bo."))
+    assert contents(agent) == ["My aunt Rosa has a dog that is called Bo."]
+    result = did(agent, "core_memory_append", label="human", content="My aunt Rosa has a dog that is called Bo.")
+    assert result.ok
+    assert result.text == "Stored. Archival memory holds 1 passages. There is no room for it in human."
+    assert agent.working_context["human"] == "x" * 190
+    assert [one.text for one in agent.archival.search("Rosa").items] == ["My aunt Rosa has a dog that is called Bo."]
+
+
+def test_without_archival_memory_a_full_block_says_what_would_work():
+    agent = scripted_agent(rules=ToolRules(at_most={"archival_memory_insert": 0}))
+    agent.set_block("human", "x" * 195)
+    agent.note(UserMessage("My aunt Rosa has a dog that is called Bo."))
+    assert "human" not in str(schema(agent, "core_memory_append"))
+    result = did(agent, "core_memory_append", label="human", content="x" * 11)
+    assert not result.ok
+    assert "shorten a line" in result.text
+    assert agent.working_context["human"] == "x" * 195
+
+
 def test_replacing_changes_the_line_and_an_empty_text_deletes_it():
     agent = scripted_agent()
     agent.set_block("human", "Lives in Oslo.\nHas a dog.")
@@ -227,11 +250,10 @@ def test_replacing_changes_the_line_and_an_empty_text_deletes_it():
     [
         ({"label": "work", "content": "x"}, "the blocks are persona, human"),
         ({"label": "human", "content": "  "}, "content is empty"),
-        ({"label": "human", "content": "x" * 201}, "shorten a line"),
         ({"label": "human"}, "it takes label, content"),
         ({"label": "human", "content": 7}, "argument content"),
     ],
-    ids=["unknown block", "empty", "over the limit", "missing argument", "wrong type"],
+    ids=["unknown block", "empty", "missing argument", "wrong type"],
 )
 def test_refused_edit_says_what_would_work_and_changes_nothing(arguments: dict[str, object], says: str):
     agent = scripted_agent()
@@ -385,8 +407,8 @@ def test_what_no_user_said_is_put_into_the_models_words():
     assert contents(agent) == ["anything"]
 
 
-def test_what_does_not_fit_as_it_was_said_the_model_may_shorten():
-    agent = scripted_agent()
+def test_what_does_not_fit_as_it_was_said_the_model_may_shorten_where_nothing_else_takes_it():
+    agent = scripted_agent(rules=ToolRules(at_most={"archival_memory_insert": 0}))
     agent.set_block("human", "x" * 170)
     agent.note(UserMessage("My aunt Rosa has a dog that is called Bo."))
     assert contents(agent) == ["anything"]
@@ -401,7 +423,7 @@ def test_what_the_agent_is_to_be_is_kept_in_the_users_words():
     assert replacements(agent) == {
         "I write long answers.": ["Keep it short from now on, please!"],
         "I am kind. I like tea.": ["I am kind. I like tea. Keep it short from now on, please!"],
-        "Lives in Faro.": None,
+        "Lives in Faro.": ["Lives in Faro. Keep it short from now on, please!"],
     }
 
 
@@ -422,7 +444,20 @@ def test_a_line_that_the_user_says_anew_is_kept_in_the_users_words():
     agent.note(UserMessage("Hello! My dog Bo is three. Is that old?"))
     assert replacements(agent) == {
         "Her dog Bo is two.": ["My dog Bo is three."],
-        "Lives in Faro.": None,
+        "Lives in Faro.": ["Lives in Faro. My dog Bo is three."],
+        "Her dog Bo is a beagle from the shelter.": None,
+    }
+
+
+def test_a_line_that_shares_no_word_with_the_message_is_never_lost():
+    agent = scripted_agent()
+    agent.set_block("persona", "")
+    agent.set_block("human", "Lives in Faro.\n" + "Her neighbour Rui has " + "x" * 160)
+    agent.note(UserMessage("My dog Bo is three."))
+    assert "core_memory_replace" not in names(agent), "there is no room behind either of them"
+    agent.set_block("human", "Lives in Faro.\nHer dog Bo is a beagle from the shelter.")
+    assert replacements(agent) == {
+        "Lives in Faro.": ["Lives in Faro. My dog Bo is three."],
         "Her dog Bo is a beagle from the shelter.": None,
     }
 
