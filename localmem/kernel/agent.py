@@ -49,7 +49,7 @@ from localmem.kernel.rules import ToolRules
 from localmem.kernel.scheduler import missed_until, next_due
 from localmem.kernel.tokens import clean
 from localmem.memory.archival import Archival
-from localmem.memory.functions import MemoryFunctions, Phase
+from localmem.memory.functions import NOTHING, MemoryFunctions, Phase
 from localmem.memory.main_context import MainContext, Prefix
 from localmem.memory.recall import Recall
 from localmem.memory.signs import SIGNS, Vector, line_weights, signs
@@ -70,6 +70,7 @@ _PROMISED = (
     "You told the user that it is saved, but you have called no function that saves. Save now what the user said, or "
     "call nothing_to_save."
 )
+_ECHOED = "You have only said back what the user told you, and saved nothing. Save it now."
 _RULE = "You answer with one call and nothing else:"
 _RULE_PLAIN = "You answer in plain words, or call one so:"
 _STOPPED = " […]"  # ends a reply the user interrupted
@@ -448,7 +449,9 @@ class Agent:
                 return
             if step.reply is not None:
                 if must_answer and chain.broken_promise(step.reply):
-                    yield from self._keep_promise(chain)
+                    yield from self._save_after_all(chain, _PROMISED)
+                elif must_answer and not barred and chain.is_echoed(step.reply):
+                    yield from self._save_after_all(chain, _ECHOED, without=(NOTHING,))
                 return
             if not must_answer and (last or not _goes_on(step)):
                 return
@@ -459,12 +462,12 @@ class Agent:
                 "Everything so far is kept; say it again, or raise max_steps.",
             )
 
-    def _keep_promise(self, chain: Chain) -> Iterator[Step]:
-        """The reply said that something was saved, and nothing was: one more step, to make it true."""
+    def _save_after_all(self, chain: Chain, why: str, *, without: Collection[str] = ()) -> Iterator[Step]:
+        """The reply should not have come before something was saved: one more step, to do so."""
         if not self._memory_functions.newest_statements():
             return
-        self._tell("system", "system_message", _PROMISED)
-        step = self._step(chain, "promised", heartbeat=False)
+        self._tell("system", "system_message", why)
+        step = self._step(chain, "promised", heartbeat=False, without=without)
         chain.add(step.call, step.result)
         yield step
 

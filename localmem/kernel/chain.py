@@ -16,6 +16,7 @@ from localmem.calls.frame import HEARTBEAT, THOUGHT
 from localmem.calls.grammar import NOT_BLANK, FunctionChoice, Schema, is_plain
 from localmem.kernel.messages import SAVING, SEARCHES, FunctionCall, FunctionResult, Kind
 from localmem.kernel.rules import Done, ToolRules
+from localmem.memory.signs import terms
 
 MOST_CALLS = 3
 """Of one function an event, where no rule says otherwise."""
@@ -30,6 +31,8 @@ _CLAIM = re.compile(
     |(?:已经?|帮你)(?:保存|记下|记住|存好|更新)|记(?:下|住)了""",
     re.IGNORECASE | re.VERBOSE,
 )
+_LEAST_ECHOED = 3  # telling words: fewer make no fact
+_ECHO = 0.8  # of the words of message and reply, those that both hold
 _ANSWER = "send_message"
 _QUERY, _PAGE = "query", "page"
 _EXTRAS = (THOUGHT, HEARTBEAT)  # a call is no other for what it says beside
@@ -51,10 +54,19 @@ class Chain:
         if call is not None:
             self.done.append((call, result))
 
+    @property
+    def has_saved(self) -> bool:
+        return any(result.ok and call.name in SAVING for call, result in self.done)
+
     def broken_promise(self, reply: str) -> bool:
         """Whether the reply says that something was saved, and nothing was."""
-        saved = any(result.ok and call.name in SAVING for call, result in self.done)
-        return not saved and _CLAIM.search(reply) is not None
+        return not self.has_saved and _CLAIM.search(reply) is not None
+
+    def is_echoed(self, reply: str) -> bool:
+        """Whether the reply only says back what the user told, and nothing was saved: a small model's way with a list
+        of things to do."""
+        told, back = terms(self.text), terms(reply)
+        return not self.has_saved and len(told) >= _LEAST_ECHOED and len(told & back) >= _ECHO * len(told | back)
 
     @property
     def repeats_a_failure(self) -> bool:

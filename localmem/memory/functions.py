@@ -171,7 +171,7 @@ class MemoryFunctions:
     def _saving(self, phase: Phase) -> dict[str, Callable[[], Schema | None]]:
         """The schemas of a step that is to save. What can be added is what the user said, word for word: asked to write
         freely, a small model makes facts up."""
-        said = self.unsaved_statements() if phase == "edits" else self.newest_statements()
+        said = self.unsaved_statements() if phase == "edits" else self._newest_told()
         return {
             "core_memory_append": lambda: self._append_schema(said),
             "core_memory_replace": lambda: None,
@@ -187,6 +187,13 @@ class MemoryFunctions:
         """What the user stated last and no block holds yet."""
         spoken = [message for message in self._visible() if message.kind == "user_message"]
         return self._unsaved(spoken[-1:])
+
+    def _newest_told(self) -> list[str]:
+        """The newest statements, as one text first where it is short enough."""
+        stated = self.newest_statements()
+        spoken = [clean(message.text) for message in self._visible() if message.kind == "user_message"]
+        whole = told(spoken[-1], _FACT_CHARACTERS)[:1] if stated else []
+        return list(dict.fromkeys([*filter(self._can_write, whole), *stated]))
 
     def _unsaved(self, messages: Sequence[Message]) -> list[str]:
         known = [line for block in self._working_context().blocks for line in block.lines]
@@ -372,7 +379,7 @@ class MemoryFunctions:
         except WorkingContextFull:
             if not self._overflows:
                 raise
-            return f"{self.archival_memory_insert(content)} There is no room for it in {label}."
+            return self.archival_memory_insert(content)  # said to be full, a model tells the user that it cannot save
         return "Saved." if added else f"{label} says that already; nothing changed."
 
     def core_memory_replace(self, label: str, old_content: str, new_content: str) -> str:

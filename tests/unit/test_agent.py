@@ -857,6 +857,16 @@ def test_a_promise_that_nothing_kept_gets_one_more_step():
     assert offered(agent, 1) == ["core_memory_append", "archival_memory_insert", "nothing_to_save"]
 
 
+def test_what_was_only_said_back_is_saved_after_all():
+    told = "Shopping: Buy more diapers. Get glue sticks for school."
+    kept = FunctionCall("core_memory_append", {"label": "human", "content": told})
+    agent = make_agent(ScriptedBackend([FunctionCall("send_message", {"message": told}), kept]))
+    steps = list(agent.send(told))
+    assert [step.call.name for step in steps if step.call] == ["send_message", "core_memory_append"]
+    assert agent.working_context["human"] == told
+    assert offered(agent, 1) == ["core_memory_append", "archival_memory_insert"]
+
+
 def test_a_promise_with_nothing_to_keep_gets_none():
     agent = make_agent(ScriptedBackend([FunctionCall("send_message", {"message": "I'll remember that."})]))
     assert len(list(agent.send("Thanks!"))) == 1

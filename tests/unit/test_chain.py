@@ -203,6 +203,21 @@ def test_a_promise_that_nothing_kept(reply: str):
 
 
 @pytest.mark.parametrize(
+    ("text", "reply", "echoed"),
+    [
+        ("Take the trash out on Monday. Mop the floor.", "Take the trash out on Monday! Mop the floor!", True),
+        ("Take the trash out on Monday. Mop the floor.", "I'll remind you of the trash on Monday.", False),
+        ("My dog is called Bo.", "Your dog is called Bo.", True),
+        ("Good morning!", "Good morning!", False),
+    ],
+)
+def test_what_was_only_said_back(text: str, reply: str, echoed: bool):
+    assert Chain("user_message", text).is_echoed(reply) is echoed
+    kept = FunctionCall("core_memory_append", {"label": "human", "content": text}), FunctionResult(True, "Saved.")
+    assert not Chain("user_message", text, done=[kept]).is_echoed(reply)
+
+
+@pytest.mark.parametrize(
     "reply", ["I remember you told me.", "Shall I save that?", "You saved my day.", "Congratulations on the new job!"]
 )
 def test_what_is_no_promise(reply: str):

@@ -218,7 +218,7 @@ def test_what_a_block_has_no_room_for_goes_into_archival_memory():
     assert contents(agent) == ["My aunt Rosa has a dog that is called Bo."]
     result = did(agent, "core_memory_append", label="human", content="My aunt Rosa has a dog that is called Bo.")
     assert result.ok
-    assert result.text == "Stored. Archival memory holds 1 passages. There is no room for it in human."
+    assert result.text == "Stored. Archival memory holds 1 passages."
     assert agent.working_context["human"] == "x" * 190
     assert [one.text for one in agent.archival.search("Rosa").items] == ["My aunt Rosa has a dog that is called Bo."]
 
