@@ -464,8 +464,8 @@ class Agent:
 
     def _save_after_all(self, chain: Chain, why: str, *, without: Collection[str] = ()) -> Iterator[Step]:
         """The reply should not have come before something was saved: one more step, to do so."""
-        if not self._memory_functions.newest_statements():
-            return
+        if not self._memory_functions.newest_statements() or not self.grammar("promised", without=without).choices:
+            return  # there is nothing to save, or nothing that saves
         self._tell("system", "system_message", why)
         step = self._step(chain, "promised", heartbeat=False, without=without)
         chain.add(step.call, step.result)

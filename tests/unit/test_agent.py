@@ -867,6 +867,13 @@ def test_what_was_only_said_back_is_saved_after_all():
     assert offered(agent, 1) == ["core_memory_append", "archival_memory_insert"]
 
 
+def test_what_was_only_said_back_is_left_where_no_function_saves():
+    told = "Shopping: Buy more diapers. Get glue sticks for school."
+    rules = ToolRules(at_most={"core_memory_append": 0, "archival_memory_insert": 0})
+    agent = make_agent(ScriptedBackend([FunctionCall("send_message", {"message": told})]), rules=rules)
+    assert [step.reply for step in agent.send(told)] == [told]
+
+
 def test_a_promise_with_nothing_to_keep_gets_none():
     agent = make_agent(ScriptedBackend([FunctionCall("send_message", {"message": "I'll remember that."})]))
     assert len(list(agent.send("Thanks!"))) == 1
