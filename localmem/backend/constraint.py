@@ -283,7 +283,7 @@ def _definitions(parameters: Schema) -> Mapping[str, Any]:  # Any: JSON
 
 
 def _problem_of(schema: Schema) -> str | None:
-    """What llguidance has against a parameter's schema; None when it has nothing, or is not there."""
+    """What llguidance has against a schema; None when it has nothing, or is not there."""
     try:
         from llguidance import LLMatcher, LLTokenizer
     except ImportError:

@@ -22,7 +22,7 @@ from localmem.calls.grammar import (
     WHOLE_DIGITS,
     CallGrammar,
     Schema,
-    closed,
+    closed_parameters,
     is_any_number,
 )
 from localmem.calls.pattern import (
@@ -75,7 +75,7 @@ def write_gbnf(grammar: CallGrammar) -> str:
     writer = _Writer()
     calls: list[str] = []
     for index, choice in enumerate(grammar.choices):
-        schema = closed(choice.parameters)
+        schema = closed_parameters(choice.parameters)
         arguments = _Values(writer, schema.get("$defs", {}), choice.name).value(schema)
         head = _literal(grammar.frame.head(choice.name))
         body = f"{head} {arguments} {_literal(grammar.frame.after) if grammar.frame.after else ''}".strip()

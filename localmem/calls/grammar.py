@@ -90,7 +90,7 @@ class CallGrammar:
             gap = '" " ' if self.frame.between.endswith(" ") else ""
             spelled = _tokens(encode(head)) if by_ids else json.dumps(head, ensure_ascii=False)
             rules.append(f"call_{index}: {spelled} {gap}arguments_{index} tail")
-            rules += _arguments(f"arguments_{index}", closed(choice.parameters))
+            rules += _arguments(f"arguments_{index}", closed_parameters(choice.parameters))
         after = self.frame.after
         rules.append("tail: " + (_tail(after, encode) if by_ids else json.dumps(after, ensure_ascii=False)))
         return "\n".join(rules) + "\n"
@@ -107,7 +107,7 @@ class CallGrammar:
         definitions: dict[str, Any] = {}
         calls: list[dict[str, Any]] = []
         for choice in self.choices:
-            parameters = _referring(closed(choice.parameters), choice.name)
+            parameters = _referring(closed_parameters(choice.parameters), choice.name)
             for label, definition in parameters.pop("$defs", {}).items():
                 definitions[f"{choice.name}.{label}"] = definition
             calls.append(
@@ -122,20 +122,12 @@ class CallGrammar:
         return {"$defs": definitions, **union} if definitions else union
 
 
-def closed(parameters: Schema) -> dict[str, Any]:  # Any: JSON
-    """A function's parameters with an end to each number: a model may write digits for ever.
-
-    An integer without a bound has at most 15 digits, which any JSON reader keeps exactly; a number beside that at most
-    six decimals and no exponent. Here and not in the function's own schema: there, multiples of a millionth would be
-    checked in floating point. An argument that is any number (`is_any_number`) stays as it is: each form of the grammar
-    writes it with a bounded exponent, so that a model's 8.85e-12 does not end as 8.85.
-
-    >>> closed({"properties": {"year": {"type": "integer", "minimum": 1}}})
-    {'properties': {'year': {'type': 'integer', 'minimum': 1, 'maximum': 999999999999999}}}
-    """
-    found: dict[str, Any] = _closed(parameters)
+def closed_parameters(parameters: Schema) -> dict[str, Any]:  # Any: JSON
+    """A function's parameters with an end to each number (`closed`), but for an argument that is any number: each form
+    of the grammar writes that itself, with a bounded exponent, so that a model's 8.85e-12 does not end as 8.85."""
+    found: dict[str, Any] = closed(parameters)
     if "anyOf" in parameters:
-        found["anyOf"] = [closed(one) for one in parameters["anyOf"]]
+        found["anyOf"] = [closed_parameters(one) for one in parameters["anyOf"]]
     if "properties" in parameters and parameters.get("additionalProperties") is False:
         arguments = parameters["properties"].items()
         found["properties"] |= {name: dict(one) for name, one in arguments if is_any_number(one)}
@@ -147,17 +139,26 @@ def is_any_number(schema: Any) -> bool:  # Any: JSON
     return isinstance(schema, Mapping) and schema.get("type") == "number" and not _NARROWING & schema.keys()
 
 
-def _closed(schema: Any) -> Any:  # Any: JSON
+def closed(schema: Any) -> Any:  # Any: JSON
+    """A schema whose numbers end: a model may write digits for ever.
+
+    An integer without a bound has at most 15 digits, which any JSON reader keeps exactly; a number beside that at most
+    six decimals and no exponent. Here and not in the function's own schema: there, multiples of a millionth would be
+    checked in floating point.
+
+    >>> closed({"type": "integer", "minimum": 1})
+    {'type': 'integer', 'minimum': 1, 'maximum': 999999999999999}
+    """
     if isinstance(schema, list):
-        return [_closed(item) for item in schema]
+        return [closed(item) for item in schema]
     if not isinstance(schema, Mapping):
         return schema
     found: dict[str, Any] = {
-        key: {name: _closed(inner) for name, inner in value.items()}
+        key: {name: closed(inner) for name, inner in value.items()}
         if key in _SCHEMAS_BY_NAME
         else value
         if key in ("enum", "const")
-        else _closed(value)
+        else closed(value)
         for key, value in schema.items()
         if key != ROOM
     }
