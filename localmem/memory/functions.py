@@ -158,7 +158,7 @@ class MemoryFunctions:
         is_evicted, told_now = cache(self.is_anything_evicted), cache(self._told)  # asked twice, looked up once
         return {
             "send_message": lambda: _object(message=_text(_MESSAGE_CHARACTERS)),
-            "core_memory_append": lambda: self._append_schema(told_now(), or_shorter=True),
+            "core_memory_append": lambda: self._append_schema(partial(self._told_content, told_now())),
             "core_memory_replace": lambda: self._replace_schema(told_now()),
             "conversation_search": lambda: self._search_schema("conversation_search") if is_evicted() else None,
             "conversation_search_date": lambda: self._dates_schema() if is_evicted() else None,
@@ -173,7 +173,7 @@ class MemoryFunctions:
         freely, a small model makes facts up."""
         said = self.unsaved_statements() if phase == "edits" else self._newest_told()
         return {
-            "core_memory_append": lambda: self._append_schema(said),
+            "core_memory_append": lambda: self._append_schema(partial(self._said_content, said)),
             "core_memory_replace": lambda: None,
             "archival_memory_insert": lambda: _object(content={"enum": said}) if said else None,
         }
@@ -222,29 +222,28 @@ class MemoryFunctions:
         lines = [line for block in self._working_context().blocks for line in block.lines]
         return [text for text in found if not any(says(line, text) for line in lines)]
 
-    def _append_schema(self, said: Sequence[str] | None, *, or_shorter: bool = False) -> Schema | None:
-        """One alternative a block: its label, then a text that fits; one of `said` where it is given, or, where none of
-        that fits, with `or_shorter` what the model makes of it. Where archival memory takes what a block has no room
-        for, `said` is offered as it is."""
-        whole = [text for text in said or () if fits(self._tokenizer, text, self._text_tokens)]
-        alternatives: list[Schema] = []
-        for block in self._working_context().blocks:
-            room = self._working_context().room(block.label) - _LINE_BREAK
-            if block.read_only:
-                continue
-            if or_shorter and whole and self._overflows:
-                alternatives.append(_object(label={"const": block.label}, content={"enum": whole}))
-                continue
-            if room < _LEAST_ROOM:
-                continue
-            content: Schema = {**_text(_FACT_CHARACTERS), ROOM: room}
-            if said is not None:
-                fitting = [text for text in said if fits(self._tokenizer, text, room)]
-                if not fitting and not (said and or_shorter):
-                    continue
-                content = {"enum": fitting} if fitting else content
-            alternatives.append(_object(label={"const": block.label}, content=content))
+    def _append_schema(self, content_of: Callable[[int], Schema | None]) -> Schema | None:
+        """One alternative a block that may be written: its label, then what `content_of` its room in tokens gives."""
+        alternatives = [
+            _object(label={"const": block.label}, content=content)
+            for block in self._working_context().blocks
+            if not block.read_only
+            and (content := content_of(self._working_context().room(block.label) - _LINE_BREAK)) is not None
+        ]
         return _one_of(alternatives)
+
+    def _told_content(self, told: Sequence[str] | None, room: int) -> Schema | None:
+        """What the message in hand tells: all of it, where archival memory takes what has no room; else what fits, or,
+        where nothing does or nothing was told in so many words (None), what the model makes of it."""
+        if content := self._said_content(told or (), self._text_tokens if self._overflows else room):
+            return content
+        is_new = told is None or len(told) > 0
+        return {**_text(_FACT_CHARACTERS), ROOM: room} if is_new and room >= _LEAST_ROOM else None
+
+    def _said_content(self, said: Sequence[str], room: int) -> Schema | None:
+        """One of the texts that have room."""
+        fitting = [text for text in said if fits(self._tokenizer, text, room)]
+        return {"enum": fitting} if fitting else None
 
     def _replace_schema(self, words: Sequence[str] | None) -> Schema | None:
         """One alternative a block: its label, then one of the lines it really holds, then what may take its place."""
