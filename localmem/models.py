@@ -102,8 +102,6 @@ class Profile:
     """How send_message is written: as a call, or as the family's plain reply, taken for the call it means."""
     functions: FunctionSet = "memgpt"
     """The paper's functions, or fewer by plainer names (grammars/)."""
-    rewrites: bool = True
-    """Whether the model words a line of core memory that changes; else what the user said takes its place."""
     calibration: Calibration | None = None
     """Fitted by `localmem models tune`; in a file of its own beside the card."""
 
@@ -515,7 +513,6 @@ class _ProfileTable(_Table):
     examples: bool = True
     reply: Reply = "call"
     functions: FunctionSet = "memgpt"
-    rewrites: bool = True
 
 
 class _CardFile(_Table):

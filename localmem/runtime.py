@@ -303,7 +303,6 @@ def _options(
         names=names,
         thought=profile.thought,
         plain_reply=profile.reply == "plain",
-        rewrites=profile.rewrites,
         calibration=profile.calibration,
         rules=rules or ToolRules(),
         summary_tokens=settings.summary_tokens,

@@ -88,7 +88,6 @@ PROFILES: tuple[Profile, ...] = (
     Profile(thought="last"),
     Profile(reply="plain"),
     Profile(functions="plain"),
-    Profile(rewrites=False),
 )
 """What is tried, the usual first, each beside it other in one thing. `native` is the family's own frame, or bare JSON
 where it has none."""

@@ -91,7 +91,6 @@ class AgentOptions:
     names: Names = OWN_NAMES
     thought: Thought = "none"
     plain_reply: bool = False
-    rewrites: bool = True
     calibration: Calibration | None = None
     rules: ToolRules = ToolRules()
     summary_tokens: int = 300
@@ -635,7 +634,6 @@ class Agent:
             text_tokens=self.options.budget.reserve - _CALL_TOKENS,
             visible=lambda: self.main_context.queue,
             call_of=self._call_of,
-            rewrites=self.options.rewrites,
             has_timers=lambda: self._timers_known,
             pause_timers=self._pause_timers,
             now=self._now,

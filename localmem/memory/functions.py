@@ -65,7 +65,7 @@ _OTHER_WORDS = "Try other or fewer words"
 
 class MemoryFunctions:
     """The built-in functions of one agent: those of the paper's set that are declared. Of what is `closed` the model is
-    told, but cannot call it. Where it `rewrites`, it says itself how a line of core memory reads that changes."""
+    told, but cannot call it."""
 
     def __init__(
         self,
@@ -80,7 +80,6 @@ class MemoryFunctions:
         text_tokens: int,
         visible: Callable[[], Sequence[Message]],
         call_of: Callable[[Message], FunctionCall | None],
-        rewrites: bool,
         has_timers: Callable[[], bool],
         pause_timers: Callable[[int], None],
         now: Callable[[], datetime],
@@ -93,7 +92,6 @@ class MemoryFunctions:
         self._text_tokens = text_tokens
         self._visible = visible
         self._call_of = call_of
-        self._rewrites = rewrites
         self._has_timers = has_timers
         self._pause_timers = pause_timers
         self._now = now
@@ -263,17 +261,17 @@ class MemoryFunctions:
     def _in_place_of(
         self, label: str, line: str, stated: Sequence[str], words: Sequence[str], free: Schema
     ) -> Schema | None:
-        """What may take a line's place: what the user said, word for word, or what the model makes of it (`free`).
+        """What may take a line's place: what the user said, word for word.
 
-        The user's is a statement that says the line anew, and `words` in the agent's own block, for a model that does
-        not rewrite, and where the line shares no word with them: then it may be the wrong line, or the block has no
-        room for another. That line stays, and so does one of several sentences: the words come behind it, or, where
-        they do not fit, nothing may take its place.
+        That is a statement that says the line anew, or else `words`. A line that shares no word with them may be the
+        wrong one, or the block has no room for another: it stays, as does one of several sentences, and the words come
+        behind it, or, where they do not fit, nothing may take its place. What the model makes of the line (`free`) may,
+        where nothing was said in so many words, or what was said of it is too long for the room.
         """
         own, held = label == PERSONA, terms(line)
         met = own or not words or any(held & terms(text) for text in words)
         texts = [] if own else [text for text in stated if says_anew(line, text)]
-        if not texts and words and (own or not met or not self._rewrites):
+        if not texts:
             stays = len(statements(line)) > 1
             texts = [f"{line} {text}" if stays or not (own or held & terms(text)) else text for text in words]
         room = free[ROOM] + count(self._tokenizer, line)

@@ -440,30 +440,26 @@ def replacements(agent: Agent) -> dict[str, list[str] | None]:
 def test_a_line_that_the_user_says_anew_is_kept_in_the_users_words():
     agent = scripted_agent()
     agent.set_block("persona", "")
-    agent.set_block("human", "Her dog Bo is two.\nLives in Faro.\nHer dog Bo is a beagle from the shelter.")
-    agent.note(UserMessage("Hello! My dog Bo is three. Is that old?"))
+    agent.set_block("human", "Her dog Bo is two.\nLives in Faro.")
+    agent.note(UserMessage("Hello! My dog Bo is three. He likes the sea. Is that old?"))
     assert replacements(agent) == {
         "Her dog Bo is two.": ["My dog Bo is three."],
-        "Lives in Faro.": ["Lives in Faro. My dog Bo is three."],
-        "Her dog Bo is a beagle from the shelter.": None,
+        "Lives in Faro.": ["Lives in Faro. My dog Bo is three. He likes the sea."],
     }
 
 
 def test_a_line_that_shares_no_word_with_the_message_is_never_lost():
     agent = scripted_agent()
     agent.set_block("persona", "")
-    agent.set_block("human", "Lives in Faro.\n" + "Her neighbour Rui has " + "x" * 160)
+    agent.set_block("human", "Lives in Faro.\nHer neighbour Rui has " + "x" * 160)
     agent.note(UserMessage("My dog Bo is three."))
     assert "core_memory_replace" not in names(agent), "there is no room behind either of them"
-    agent.set_block("human", "Lives in Faro.\nHer dog Bo is a beagle from the shelter.")
-    assert replacements(agent) == {
-        "Lives in Faro.": ["Lives in Faro. My dog Bo is three."],
-        "Her dog Bo is a beagle from the shelter.": None,
-    }
+    agent.set_block("human", "Lives in Faro.")
+    assert replacements(agent) == {"Lives in Faro.": ["Lives in Faro. My dog Bo is three."]}
 
 
-def test_a_model_that_does_not_rewrite_puts_what_the_user_said_in_a_lines_place():
-    agent = scripted_agent(rewrites=False)
+def test_what_the_user_said_takes_a_lines_place():
+    agent = scripted_agent()
     agent.set_block("persona", "")
     agent.set_block("human", "Her dog Bo is two.\nHas no cat.\nBo is fond of beef.\nHas a beagle. Likes the sea.")
     agent.note(UserMessage("My dog Bo is three."))
