@@ -34,6 +34,7 @@ from localmem.memory.working_context import PERSONA
 from localmem.resources import data_dir
 from localmem.storage.agent_store import AgentRow, AgentStore, BlockRow, check_agent_name
 from localmem.storage.database import MEMORY, Database
+from localmem.storage.edit_log import Attribution
 from localmem.storage.embedder import Embedder, HashEmbedder, SentenceTransformerEmbedder
 from localmem.storage.lock import agent_lock
 
@@ -85,7 +86,7 @@ def open(  # noqa: A001  # localmem.open is the public name
         if backend is None:
             backend = load_backend(settings)
             held.callback(backend.close)
-        row = _use_model(store, row, settings)
+        row = _use_model(store, row, settings, now)
         options = _options(settings, backend.window, profile, rules=rules, functions=functions)
         agent = _assemble(row, settings, database, backend, embedder or make_embedder(settings), now, options)
         agent.on_close(held.pop_all().close)
@@ -203,12 +204,11 @@ def _with_model_of(row: AgentRow, settings: Settings) -> Settings:
     return replace(settings, model=row.model) if settings.origin.get("model") == "default" else settings
 
 
-def _use_model(store: AgentStore, row: AgentRow, settings: Settings) -> AgentRow:
+def _use_model(store: AgentStore, row: AgentRow, settings: Settings, now: Clock) -> AgentRow:
     """Note that the agent now runs on the model of the settings, which could be loaded."""
     if row.model == settings.model:
         return row
-    store.set_model(row.id, settings.model)
-    store.forget_token_ids(row.id)  # those of one vocabulary are other words in the next
+    store.set_model(row.id, settings.model, Attribution("user", now()))
     return replace(row, model=settings.model)
 
 
@@ -220,7 +220,7 @@ def create_agent(store: AgentStore, name: str, settings: Settings, now: Clock = 
         BlockRow("human", "What you know about the user.", "", limit_tokens=400, position=1),
     )
     for block in blocks:
-        store.put_block(row.id, block, author="user", step_id=None, now=now())
+        store.put_block(row.id, block, Attribution("import", now()))
     return row
 
 

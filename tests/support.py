@@ -23,6 +23,7 @@ from localmem.memory.recall import Recall
 from localmem.resources import data_dir
 from localmem.storage.agent_store import AgentStore, BlockRow
 from localmem.storage.database import Database
+from localmem.storage.edit_log import Attribution
 from localmem.storage.embedder import Embedder
 
 SMOLLM = "smollm2-135m-instruct"
@@ -71,8 +72,8 @@ def make_agent(
         row = store.get(name)
     except AgentNotFound:
         row = store.create(name, model="scripted", now=now())
-        store.put_block(row.id, BlockRow("persona", "You.", "I am kind.", 100), author="user", now=now())
-        store.put_block(row.id, BlockRow("human", "The user.", "", human_limit, position=1), author="user", now=now())
+        store.put_block(row.id, BlockRow("persona", "You.", "I am kind.", 100), Attribution("user", now()))
+        store.put_block(row.id, BlockRow("human", "The user.", "", human_limit, position=1), Attribution("user", now()))
     chosen: dict[str, object] = {
         "budget": budget or Budget(backend.window, reserve),
         "instructions": "You are an assistant.",

@@ -39,6 +39,7 @@ from localmem.kernel.rules import ToolRules
 from localmem.memory.functions import NOTHING
 from localmem.storage.agent_store import AgentStore
 from localmem.storage.database import Database
+from localmem.storage.edit_log import Attribution
 from localmem.storage.embedder import Embedder
 
 Store = Literal["kv", "vector", "summary"]
@@ -147,7 +148,7 @@ class Telling:
             store.set_warned(row.id, False)
             store.set_rendered_context(row.id, "")  # it is rendered as it is opened
             if self.store != "summary" and store.current_summary(row.id) is not None:
-                store.add_summary(row.id, "", 0, clock.now)
+                store.add_summary(row.id, "", 0, Attribution("user", clock.now))
 
 
 def run_memory(

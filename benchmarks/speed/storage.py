@@ -62,6 +62,7 @@ from localmem.memory.recall import Recall
 from localmem.memory.search import MEANING_LIMIT, STOP_WORDS
 from localmem.storage.agent_store import AgentStore
 from localmem.storage.database import Database
+from localmem.storage.edit_log import Attribution
 from localmem.storage.embedder import HashEmbedder, SentenceTransformerEmbedder
 from localmem.storage.vector_index import MeaningIndex, Vectors
 
@@ -407,7 +408,7 @@ def archival_figures(passages: int, mixture: Mixture) -> dict[str, float]:
         archival = Archival(database, agent_id, embedder, folder)
         texts, build_s = mixture.passages(passages, embedder), 0.0
         for _ in tqdm(range(0, passages, _BATCH), desc="passages", unit="k"):
-            archival.insert_many(itertools.islice(texts, _BATCH), now=_START)
+            archival.insert_many(itertools.islice(texts, _BATCH), by=Attribution("user", _START))
             build_s += _seconds(lambda: archival.near_duplicate(mixture.queries[0]))  # adds them to the index
         build_s += _seconds(archival.save_index)
         timings = _timings(mixture, lambda query: archival.search(query, page_size=PAGE_SIZE))

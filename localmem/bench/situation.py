@@ -18,6 +18,7 @@ from localmem.kernel.events import Event, MemoryPressure, TimerFired, UserMessag
 from localmem.kernel.messages import FunctionCall, Message, Step
 from localmem.kernel.tokens import count
 from localmem.models import Profile
+from localmem.storage.edit_log import Attribution
 
 NOW = datetime(2026, 11, 29, 16, 0, tzinfo=UTC)
 _DAY = timedelta(days=1)
@@ -40,7 +41,7 @@ def situation(case: Case, backend: Backend, settings: Settings, profile: Profile
             text = old.user or old.reply or ""
             agent.recall.insert(Message(role, kind, text, text, when.astimezone(UTC)))
         for passage in case.archive:
-            agent.archival.insert(passage.text, source=passage.source, now=NOW - 20 * _DAY)
+            agent.archival.insert(passage.text, source=passage.source, by=Attribution("user", NOW - 20 * _DAY))
         for timer in case.timers:
             agent.schedule(timer.name, "every 1d", timer.note)
         _replay(agent, case)

@@ -50,14 +50,16 @@ from localmem.kernel.scheduler import missed_until, next_due
 from localmem.kernel.tokens import clean
 from localmem.memory.archival import Archival
 from localmem.memory.functions import NOTHING, MemoryFunctions, Phase
+from localmem.memory.history import History
 from localmem.memory.main_context import MainContext, Prefix
 from localmem.memory.recall import Recall
 from localmem.memory.signs import SIGNS, Vector, line_weights, signs
 from localmem.memory.summary import Summarizer
 from localmem.memory.user_text import asked_in, is_question, statements
 from localmem.memory.working_context import PERSONA, Block, WorkingContext
-from localmem.storage.agent_store import AgentRow, AgentStore, Author, BlockRow, InferenceRow, SummaryRow, TimerRow
+from localmem.storage.agent_store import AgentRow, AgentStore, BlockRow, InferenceRow, SummaryRow, TimerRow
 from localmem.storage.database import Database
+from localmem.storage.edit_log import Attribution, Author, Edit, EditKind
 from localmem.storage.embedder import Embedder
 
 OnReply = Callable[[str], None]
@@ -125,6 +127,7 @@ class Agent:
         self.options = options
         self._database = database
         self._store = AgentStore(database)
+        self._history = History(database, row.id, archival)
         self._now = now
         self._closers: list[Callable[[], None]] = []
         self._busy = threading.Lock()
@@ -256,19 +259,19 @@ class Agent:
 
     def upload(self, name: str, texts: list[str], *, progress: Callable[[int], None] | None = None) -> None:
         """Store a document's passages and tell the agent."""
-        self.archival.insert_many(texts, source=name, now=self._now(), progress=progress)
+        self.archival.insert_many(texts, source=name, by=self._by(), progress=progress)
         self.note(DocumentUploaded(name, len(texts)))
 
     def schedule(self, name: str, schedule: str, note: str) -> datetime:
         """Set a timed event; gives when it is first due. Raises LocalmemError for what is no schedule."""
         due = next_due(schedule, self._now())
-        self._store.put_timer(self.id, TimerRow(name, schedule, clean(note), due, self._now()))
+        self._store.put_timer(self.id, TimerRow(name, schedule, clean(note), due, self._now()), self._by())
         self._look_at_timers()
         return due
 
     def unschedule(self, name: str) -> bool:
         """Drop a timed event; False when there is none of that name."""
-        found = self._store.delete_timer(self.id, name)
+        found = self._store.delete_timer(self.id, name, self._by())
         self._look_at_timers()
         return found
 
@@ -346,8 +349,9 @@ class Agent:
     def set_block(self, label: str, value: str) -> None:
         """Rewrite a block as the user. Raises BlockNotFound or WorkingContextFull."""
         self.wake()
-        self.working_context.set(label, value)
-        self._render_afresh()
+        with self._undone_together():
+            self.working_context.set(label, value)
+            self._render_afresh()
 
     def add_block(self, block: Block) -> None:
         """Add a block of the user's own to the working context, or change its description, limit and flag.
@@ -359,6 +363,27 @@ class Agent:
             self.working_context.add(block)
             self.queue_manager.check_room()
             self._render_afresh()
+
+    def history(self, kind: EditKind | None = None, item: str | None = None) -> list[Edit]:
+        """What was done to the agent's memory, newest first: to its blocks, passages, summary and settings, or to those
+        of one kind, or to one (a block's label)."""
+        return self._history.edits(kind, item)
+
+    def undo(self, kind: EditKind | None = None, item: str | None = None) -> list[Edit]:
+        """Take back the newest edit that stands; what was taken back. Raises LocalmemError when there is none."""
+        return self._turn_back(lambda: self._history.undo(self._by(), kind, item))
+
+    def redo(self, kind: EditKind | None = None, item: str | None = None) -> list[Edit]:
+        """Take back the newest undo, unless something was done after it. Raises LocalmemError when there is none."""
+        return self._turn_back(lambda: self._history.redo(self._by(), kind, item))
+
+    def _turn_back(self, change: Callable[[], list[Edit]]) -> list[Edit]:
+        with self._one_at_a_time():
+            edits = change()
+            self._restore(self._store.get(self.name))
+            if any(edit.kind == "setting" for edit in edits):
+                self._look_at_timers()
+        return edits
 
     def close(self) -> None:
         """Save what is cached and let go of the agent."""
@@ -620,7 +645,10 @@ class Agent:
         labels = [row.label for row in self._store.blocks(self.id)]
         position = labels.index(block.label) if block.label in labels else len(labels)
         row = BlockRow(block.label, block.description, block.value, block.limit, block.read_only, position)
-        self._store.put_block(self.id, row, author=self._author, step_id=self._step_id, now=self._now())
+        self._store.put_block(self.id, row, self._by())
+
+    def _by(self) -> Attribution:
+        return Attribution(self._author, self._now(), self._step_id)
 
     def _bind_functions(self) -> MemoryFunctions:
         return MemoryFunctions(
@@ -637,6 +665,7 @@ class Agent:
             has_timers=lambda: self._timers_known,
             pause_timers=self._pause_timers,
             now=self._now,
+            by=self._by,
         )
 
     def _prefix(self) -> Prefix:
@@ -721,7 +750,7 @@ class Agent:
         self.main_context.set_prefix(self._prefix())
 
     def _pause_timers(self, minutes: int) -> None:
-        self._store.pause_timers(self.id, self._now() + timedelta(minutes=minutes))
+        self._store.pause_timers(self.id, self._now() + timedelta(minutes=minutes), self._by())
 
     def _trace(self, phase: str, completion: Completion, prompt: tuple[int, ...]) -> None:
         text = self.backend.tokenizer.decode_bytes(prompt, special=True).decode("utf-8", "replace") or None

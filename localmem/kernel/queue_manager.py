@@ -24,6 +24,7 @@ from localmem.memory.summary import Summarizer
 from localmem.memory.working_context import WorkingContext
 from localmem.storage.agent_store import AgentStore
 from localmem.storage.database import Database
+from localmem.storage.edit_log import Attribution
 
 LARGEST_SHARE = 0.25
 """No single message takes more of the window than this; a longer one is kept whole in recall storage, shown cut."""
@@ -178,7 +179,7 @@ class QueueManager:
             self._store.remove_from_queue(self._agent_id, [m.id for m in flush.evicted if m.id is not None])
             previous = self._store.current_summary(self._agent_id)
             total = len(flush.evicted) + (previous.evicted_messages if previous else 0)
-            self._store.add_summary(self._agent_id, flush.summary, total, self._now())
+            self._store.add_summary(self._agent_id, flush.summary, total, Attribution("model", self._now()))
             self._store.set_rendered_context(self._agent_id, flush.rendered)
             self._store.set_warned(self._agent_id, False)
         self.main_context.evict(*flush.cut)

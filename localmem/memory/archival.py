@@ -16,9 +16,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 from localmem.memory.search import PLACE_BITS, Page, Scope, Statement, fused_search, page_of, paginate, place
 from localmem.storage.database import Database, storable, utc_moment, utc_text
+from localmem.storage.edit_log import Attribution, EditLog, State
 from localmem.storage.embedder import Embedder
 from localmem.storage.vector_index import MeaningIndex, Vectors
 
@@ -49,15 +51,17 @@ class Archival:
 
     def __init__(self, database: Database, agent_id: int, embedder: Embedder | None, index_path: Path | None) -> None:
         self._database = database
+        self._log = EditLog(database)
         self._agent_id = agent_id
         self._meaning = None if embedder is None else MeaningIndex(database, "passage", agent_id, embedder, index_path)
 
     def insert(
-        self, text: str, *, source: str | None = None, tags: Iterable[str] = (), now: datetime | None = None
+        self, text: str, *, source: str | None = None, tags: Iterable[str] = (), by: Attribution | None = None
     ) -> Passage:
-        """The passage as it is stored. Look at `near_duplicate` first: nothing is refused here."""
+        """The passage as it is stored; by the user, now, unless `by` says else. Look at `near_duplicate` first: nothing
+        is refused here."""
         vectors = None if self._meaning is None else self._meaning.embed([text])
-        return self._insert_batch([text], vectors, source, tuple(tags), now or datetime.now(UTC))[0]
+        return self._insert_batch([text], vectors, source, tuple(tags), by or _user_now())[0]
 
     def insert_many(
         self,
@@ -65,17 +69,17 @@ class Archival:
         *,
         source: str | None = None,
         tags: Iterable[str] = (),
-        now: datetime,
+        by: Attribution | None = None,
         progress: Progress | None = None,
     ) -> builtins.list[Passage]:
         """The passages as they are stored, in order. Each batch is kept as it is done; within a transaction
-        of the caller it is all or nothing."""
+        of the caller it is all or nothing. Their edits have one moment, by which they are undone together."""
         passages: builtins.list[Passage] = []
-        tags = tuple(tags)
+        tags, by = tuple(tags), by or _user_now()
         for batch in _batches(texts):
             # Embedded before the transaction: it takes a second, and would keep every other writer waiting.
             vectors = None if self._meaning is None else self._meaning.embed(batch)
-            passages += self._insert_batch(batch, vectors, source, tags, now)
+            passages += self._insert_batch(batch, vectors, source, tags, by)
             if progress is not None:
                 progress(len(passages))
         return passages
@@ -131,12 +135,52 @@ class Archival:
         """In the order of insertion."""
         return self._in_order(self._scope(source, ()), page, page_size)
 
-    def delete(self, passage_id: int) -> bool:
-        """Whether there was one."""
-        cursor = self._database.execute(
-            "DELETE FROM passage WHERE agent_id = ? AND id = ?", (self._agent_id, passage_id)
-        )
-        return cursor.rowcount > 0
+    def delete(self, ids: Iterable[int], by: Attribution | None = None, *, reverts: int | None = None) -> int:
+        """How many of them there were. They are no longer found or counted, and kept for `restore` until `purge`."""
+        with self._database.transaction():
+            passages = self._rows("passage", ids)
+            if passages:
+                given = json.dumps([row["id"] for row in passages])
+                self._database.execute(
+                    f"INSERT INTO deleted_passage ({_COLUMNS}) SELECT {_COLUMNS} FROM passage "
+                    "WHERE id IN (SELECT value FROM json_each(?))",
+                    (given,),
+                )
+                self._database.execute("DELETE FROM passage WHERE id IN (SELECT value FROM json_each(?))", (given,))
+                self._record(_state(passages), None, by or _user_now(), reverts)
+        return len(passages)
+
+    def restore(self, ids: Iterable[int], by: Attribution | None = None, *, reverts: int | None = None) -> int:
+        """Bring deleted passages back, under their ids; how many of them there were."""
+        ids = tuple(ids)
+        found = self._rows("deleted_passage", ids)
+        vectors = None if self._meaning is None else self._meaning.embed([row["text"] for row in found])
+        with self._database.transaction():
+            deleted = self._rows("deleted_passage", ids)
+            if [row["id"] for row in deleted] != [row["id"] for row in found]:
+                return self.restore(ids, by, reverts=reverts)  # another process was quicker
+            if deleted:
+                given = json.dumps([row["id"] for row in deleted])
+                self._database.execute(
+                    f"INSERT INTO passage ({_COLUMNS}) SELECT {_COLUMNS} FROM deleted_passage "
+                    "WHERE id IN (SELECT value FROM json_each(?))",
+                    (given,),
+                )
+                self._database.execute(
+                    "DELETE FROM deleted_passage WHERE id IN (SELECT value FROM json_each(?))", (given,)
+                )
+                if self._meaning is not None and vectors is not None:
+                    self._meaning.write([row["id"] for row in deleted], vectors)
+                self._record(None, _state(deleted), by or _user_now(), reverts)
+        return len(deleted)
+
+    def deleted_count(self) -> int:
+        """How many deleted passages can still be brought back."""
+        return self._database.scalar("SELECT COUNT(*) FROM deleted_passage WHERE agent_id = ?", (self._agent_id,))
+
+    def purge(self) -> int:
+        """Forget for good what was deleted; how many passages that were. Their deletion can no longer be undone."""
+        return self._database.execute("DELETE FROM deleted_passage WHERE agent_id = ?", (self._agent_id,)).rowcount
 
     @property
     def is_empty(self) -> bool:
@@ -191,21 +235,32 @@ class Archival:
         vectors: Vectors | None,
         source: str | None,
         tags: tuple[str, ...],
-        now: datetime,
+        by: Attribution,
     ) -> builtins.list[Passage]:
         with self._database.transaction():
-            passages = [self._insert_row(text, source, tags, now) for text in texts]
+            rows = [self._insert_row(text, source, tags, by.moment) for text in texts]
             if self._meaning is not None and vectors is not None:
-                self._meaning.write([passage.id for passage in passages], vectors)
-        return passages
+                self._meaning.write([row["id"] for row in rows], vectors)
+            self._record(None, _state(rows), by, None)
+        return [_passage(row) for row in rows]
 
-    def _insert_row(self, text: str, source: str | None, tags: tuple[str, ...], now: datetime) -> Passage:
+    def _insert_row(self, text: str, source: str | None, tags: tuple[str, ...], moment: datetime) -> sqlite3.Row:
         row = self._database.row(
             "INSERT INTO passage (agent_id, text, source, tags, created_at) VALUES (?, ?, ?, ?, ?) RETURNING *",
-            (self._agent_id, text, source, json.dumps([storable(tag) for tag in tags]), utc_text(now)),
+            (self._agent_id, text, source, json.dumps([storable(tag) for tag in tags]), utc_text(moment)),
         )
         assert row is not None, "RETURNING gives the row that was written"
-        return _passage(row)
+        return row
+
+    def _record(self, before: State | None, after: State | None, by: Attribution, reverts: int | None) -> None:
+        self._log.record(self._agent_id, "passages", "", before, after, by, reverts=reverts)
+
+    def _rows(self, table: Literal["passage", "deleted_passage"], ids: Iterable[int]) -> builtins.list[sqlite3.Row]:
+        """Those of the agent's with one of the ids, by id."""
+        return self._database.rows(
+            f"SELECT * FROM {table} WHERE agent_id = ? AND id IN (SELECT value FROM json_each(?)) ORDER BY id",
+            (self._agent_id, json.dumps(list(ids))),
+        )
 
     def _get(self, scored: Sequence[tuple[int, float]]) -> builtins.list[Passage]:
         rows = self._database.rows(
@@ -244,6 +299,30 @@ class Archival:
 
     def _ids(self, statement: Statement) -> builtins.list[int]:
         return [row[0] for row in self._database.rows(*statement)]
+
+
+_COLUMNS = "id, agent_id, text, source, tags, created_at"
+
+
+def _user_now() -> Attribution:
+    return Attribution("user", datetime.now(UTC))
+
+
+def _state(rows: Sequence[sqlite3.Row]) -> State:
+    """Passages as the edit log keeps them: the ranges of their ids, and their source where all have the same."""
+    ranges: list[list[int]] = []
+    for row in rows:
+        if ranges and ranges[-1][1] == row["id"] - 1:
+            ranges[-1][1] = row["id"]
+        else:
+            ranges.append([row["id"], row["id"]])
+    sources = {row["source"] for row in rows}
+    return {"ids": ranges, "source": sources.pop() if len(sources) == 1 else None}
+
+
+def ids_of(state: State) -> list[int]:
+    """The ids of the passages that a state in the edit log describes."""
+    return [passage_id for first, last in state["ids"] for passage_id in range(first, last + 1)]
 
 
 def split_text(text: str, *, max_chars: int = 1000) -> list[str]:

@@ -26,6 +26,7 @@ from localmem.memory.search import Page
 from localmem.memory.signs import says_anew, terms
 from localmem.memory.user_text import hands_over, statements, told
 from localmem.memory.working_context import PERSONA, Block, WorkingContext, says
+from localmem.storage.edit_log import Attribution
 
 NOTHING = "nothing_to_save"
 """The answer to a memory-pressure warning that has nothing to add: forced to save, a small model makes facts up."""
@@ -83,6 +84,7 @@ class MemoryFunctions:
         has_timers: Callable[[], bool],
         pause_timers: Callable[[int], None],
         now: Callable[[], datetime],
+        by: Callable[[], Attribution],
     ) -> None:
         self._working_context = working_context
         self._recall = recall
@@ -95,6 +97,7 @@ class MemoryFunctions:
         self._has_timers = has_timers
         self._pause_timers = pause_timers
         self._now = now
+        self._by = by
         # The same lines are asked about in every step.
         self._can_write = lru_cache(_LINES_KNOWN)(partial(can_write, tokenizer))
         runs: dict[str, Callable[..., object]] = {
@@ -388,7 +391,7 @@ class MemoryFunctions:
         known = self._archival.near_duplicate(content)
         if known is not None:
             return f"Archival memory says nearly that already: {cut(self._tokenizer, known.text, 60)}"
-        self._archival.insert(clean(content), now=self._now())
+        self._archival.insert(clean(content), by=self._by())
         return f"Stored. Archival memory holds {self._archival.count()} passages."
 
     def archival_memory_search(self, query: str, page: int = 1) -> str:

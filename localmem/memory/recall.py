@@ -27,8 +27,9 @@ from localmem.memory.search import (
     place,
     within_statement,
 )
-from localmem.storage.database import SPOKEN, Database, storable, utc_moment, utc_text
+from localmem.storage.database import Database, storable, utc_moment, utc_text
 from localmem.storage.embedder import Embedder
+from localmem.storage.schema import SPOKEN
 from localmem.storage.vector_index import MeaningIndex
 
 _EMBED_BATCH = 64

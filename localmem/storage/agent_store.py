@@ -1,7 +1,9 @@
 """The SQL of an agent's state: its row, queue, blocks, summaries, timers, steps and inferences.
 
-What must survive a kill at any moment is here; what it means is in the kernel. Messages and passages have
-files of their own, `memory.recall` and `memory.archival`. Every moment given back is timezone-aware, in UTC.
+What must survive a kill at any moment is here; what it means is in the kernel. What a person could miss (a block, the
+summary, a setting) is changed together with its edit in the log; `reverts` is the edit that the change takes back.
+Messages and passages have files of their own, `memory.recall` and `memory.archival`. Every moment given back is
+timezone-aware, in UTC.
 """
 
 from __future__ import annotations
@@ -12,17 +14,18 @@ import re
 import sqlite3
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import Literal
 
 from localmem.errors import AgentNotFound, LocalmemError
 from localmem.storage.database import Database, storable, utc_moment, utc_text
-
-Author = Literal["model", "user", "import"]
+from localmem.storage.edit_log import Attribution, EditLog, State
 
 KEPT_PROMPTS = 200
 """Prompts are some 10 kB each, and only the latest are looked at: older inferences keep their figures."""
+
+MODEL, PAUSE, TIMER = "model", "pause of timers", "timer "
+"""The settings of an agent, as the edit log names them; a timer's name stands behind TIMER."""
 
 _NAME = re.compile(r"(?!\.+$)[A-Za-z0-9._-]{1,64}")  # names are file names too; "." and ".." are none
 
@@ -51,18 +54,6 @@ class BlockRow:
     limit_tokens: int
     read_only: bool = False
     position: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class BlockHistoryRow:
-    """The value a block was given, by whom, and when."""
-
-    id: int
-    label: str
-    value: str
-    author: Author
-    step_id: int | None
-    created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +112,7 @@ class AgentStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._log = EditLog(database)
 
     # Agents
 
@@ -150,8 +142,15 @@ class AgentStore:
         """Remove the agent and all it remembers. Raises AgentNotFound."""
         self._database.execute("DELETE FROM agent WHERE id = ?", (self.get(name).id,))
 
-    def set_model(self, agent_id: int, model: str) -> None:
-        self._database.execute("UPDATE agent SET model = ? WHERE id = ?", (model, agent_id))
+    def set_model(self, agent_id: int, model: str, by: Attribution, *, reverts: int | None = None) -> None:
+        """The agent runs on `model` from now on, and what it generated in another vocabulary is read as text."""
+        with self._database.transaction():
+            before = self._database.scalar("SELECT model FROM agent WHERE id = ?", (agent_id,))
+            if before == model:
+                return
+            self._database.execute("UPDATE agent SET model = ? WHERE id = ?", (model, agent_id))
+            self.forget_token_ids(agent_id)
+            self._log.record(agent_id, "setting", MODEL, {"name": before}, {"name": model}, by, reverts=reverts)
 
     def forget_token_ids(self, agent_id: int) -> None:
         """The messages of the queue are encoded from their text from now on, not as they were generated."""
@@ -212,15 +211,13 @@ class AgentStore:
         rows = self._database.rows("SELECT * FROM block WHERE agent_id = ? ORDER BY position, label", (agent_id,))
         return [_block(row) for row in rows]
 
-    def put_block(
-        self, agent_id: int, block: BlockRow, *, author: Author, step_id: int | None = None, now: datetime
-    ) -> None:
-        """Add or replace the block of that label; a new value is noted in its history."""
-        value = storable(block.value)
+    def put_block(self, agent_id: int, block: BlockRow, by: Attribution, *, reverts: int | None = None) -> None:
+        """Add or replace the block of that label."""
+        block = replace(block, value=storable(block.value), description=storable(block.description))
         with self._database.transaction():
-            before = self._database.row(
-                "SELECT value FROM block WHERE agent_id = ? AND label = ?", (agent_id, block.label)
-            )
+            before = self._block(agent_id, block.label)
+            if before == block:
+                return
             self._database.execute(
                 "INSERT INTO block (agent_id, label, description, value, limit_tokens, read_only, position) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (agent_id, label) DO UPDATE SET "
@@ -231,43 +228,47 @@ class AgentStore:
                     agent_id,
                     block.label,
                     block.description,
-                    value,
+                    block.value,
                     block.limit_tokens,
                     int(block.read_only),
                     block.position,
                 ),
             )
-            if before is None or before["value"] != value:
-                self._database.execute(
-                    "INSERT INTO block_history (agent_id, label, value, author, step_id, created_at) "
-                    "VALUES (?, ?, ?, ?, ?, ?)",
-                    (agent_id, block.label, value, author, step_id, utc_text(now)),
-                )
+            states = None if before is None else state_of(before), state_of(block)
+            self._log.record(agent_id, "block", block.label, *states, by, reverts=reverts)
 
-    def delete_block(self, agent_id: int, label: str) -> bool:
+    def delete_block(self, agent_id: int, label: str, by: Attribution, *, reverts: int | None = None) -> bool:
         """Whether there was one. Its history stays."""
-        cursor = self._database.execute("DELETE FROM block WHERE agent_id = ? AND label = ?", (agent_id, label))
-        return cursor.rowcount > 0
+        with self._database.transaction():
+            before = self._block(agent_id, label)
+            if before is None:
+                return False
+            self._database.execute("DELETE FROM block WHERE agent_id = ? AND label = ?", (agent_id, label))
+            self._log.record(agent_id, "block", label, state_of(before), None, by, reverts=reverts)
+        return True
 
-    def block_history(
-        self, agent_id: int, label: str | None = None, limit: int | None = None
-    ) -> builtins.list[BlockHistoryRow]:
-        """Newest first; of all blocks when `label` is None."""
-        rows = self._database.rows(
-            "SELECT * FROM block_history WHERE agent_id = ?1 AND (?2 IS NULL OR label = ?2) ORDER BY id DESC LIMIT ?3",
-            (agent_id, label, -1 if limit is None else limit),
-        )
-        return [_block_history(row) for row in rows]
+    def _block(self, agent_id: int, label: str) -> BlockRow | None:
+        row = self._database.row("SELECT * FROM block WHERE agent_id = ? AND label = ?", (agent_id, label))
+        return None if row is None else _block(row)
 
     # The recursive summary
 
-    def add_summary(self, agent_id: int, text: str, evicted_messages: int, now: datetime) -> SummaryRow:
+    def add_summary(
+        self, agent_id: int, text: str, evicted_messages: int, by: Attribution, *, reverts: int | None = None
+    ) -> SummaryRow:
         """The summary from now on; the earlier ones are kept."""
-        cursor = self._database.execute(
-            "INSERT INTO summary (agent_id, text, evicted_messages, created_at) VALUES (?, ?, ?, ?)",
-            (agent_id, text, evicted_messages, utc_text(now)),
-        )
-        return SummaryRow(_new_id(cursor), storable(text), evicted_messages, utc_moment(utc_text(now)))
+        moment = utc_text(by.moment)
+        with self._database.transaction():
+            before = self.current_summary(agent_id)
+            cursor = self._database.execute(
+                "INSERT INTO summary (agent_id, text, evicted_messages, created_at) VALUES (?, ?, ?, ?)",
+                (agent_id, text, evicted_messages, moment),
+            )
+            summary = SummaryRow(_new_id(cursor), storable(text), evicted_messages, utc_moment(moment))
+            if before is None or before.text != summary.text:
+                state = None if before is None else {"text": before.text}
+                self._log.record(agent_id, "summary", "", state, {"text": summary.text}, by, reverts=reverts)
+        return summary
 
     def current_summary(self, agent_id: int) -> SummaryRow | None:
         row = self._database.row("SELECT * FROM summary WHERE agent_id = ? ORDER BY id DESC LIMIT 1", (agent_id,))
@@ -285,42 +286,69 @@ class AgentStore:
         rows = self._database.rows("SELECT * FROM timer WHERE agent_id = ? ORDER BY next_due_at, name", (agent_id,))
         return [_timer(row) for row in rows]
 
-    def put_timer(self, agent_id: int, timer: TimerRow) -> TimerRow:
+    def put_timer(self, agent_id: int, timer: TimerRow, by: Attribution, *, reverts: int | None = None) -> TimerRow:
         """Add the timer, or change the one of that name."""
-        row = self._database.row(
-            "INSERT INTO timer (agent_id, name, schedule, note, next_due_at, created_at) "
-            "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (agent_id, name) DO UPDATE SET "
-            "schedule = excluded.schedule, note = excluded.note, "
-            "next_due_at = excluded.next_due_at RETURNING *",
-            (
-                agent_id,
-                timer.name,
-                timer.schedule,
-                timer.note,
-                utc_text(timer.next_due_at),
-                utc_text(timer.created_at),
-            ),
-        )
-        assert row is not None, "RETURNING gives the row that was written"
-        return _timer(row)
+        with self._database.transaction():
+            before = self._timer(agent_id, timer.name)
+            row = self._database.row(
+                "INSERT INTO timer (agent_id, name, schedule, note, next_due_at, created_at) "
+                "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (agent_id, name) DO UPDATE SET "
+                "schedule = excluded.schedule, note = excluded.note, "
+                "next_due_at = excluded.next_due_at RETURNING *",
+                (
+                    agent_id,
+                    timer.name,
+                    timer.schedule,
+                    timer.note,
+                    utc_text(timer.next_due_at),
+                    utc_text(timer.created_at),
+                ),
+            )
+            assert row is not None, "RETURNING gives the row that was written"
+            stored = _timer(row)
+            self._record_timer(agent_id, before, stored, by, reverts)
+        return stored
 
-    def delete_timer(self, agent_id: int, name: str) -> bool:
+    def delete_timer(self, agent_id: int, name: str, by: Attribution, *, reverts: int | None = None) -> bool:
         """Whether there was one."""
-        cursor = self._database.execute("DELETE FROM timer WHERE agent_id = ? AND name = ?", (agent_id, name))
-        return cursor.rowcount > 0
+        with self._database.transaction():
+            before = self._timer(agent_id, name)
+            if before is None:
+                return False
+            self._database.execute("DELETE FROM timer WHERE agent_id = ? AND name = ?", (agent_id, name))
+            self._record_timer(agent_id, before, None, by, reverts)
+        return True
 
     def set_timer_due(self, agent_id: int, name: str, next_due_at: datetime) -> None:
+        """When it is next due; no edit, since the timer itself stays what it was."""
         self._database.execute(
             "UPDATE timer SET next_due_at = ? WHERE agent_id = ? AND name = ?",
             (utc_text(next_due_at), agent_id, name),
         )
 
-    def pause_timers(self, agent_id: int, until: datetime | None) -> None:
+    def pause_timers(
+        self, agent_id: int, until: datetime | None, by: Attribution, *, reverts: int | None = None
+    ) -> None:
         """No timed events before `until`; None lets them run again."""
-        self._database.execute(
-            "UPDATE agent SET timers_paused_until = ? WHERE id = ?",
-            (None if until is None else utc_text(until), agent_id),
-        )
+        with self._database.transaction():
+            before = self._database.scalar("SELECT timers_paused_until FROM agent WHERE id = ?", (agent_id,))
+            after = None if until is None else utc_text(until)
+            if before == after:
+                return
+            self._database.execute("UPDATE agent SET timers_paused_until = ? WHERE id = ?", (after, agent_id))
+            self._log.record(agent_id, "setting", PAUSE, _pause_state(before), _pause_state(after), by, reverts=reverts)
+
+    def _timer(self, agent_id: int, name: str) -> TimerRow | None:
+        row = self._database.row("SELECT * FROM timer WHERE agent_id = ? AND name = ?", (agent_id, storable(name)))
+        return None if row is None else _timer(row)
+
+    def _record_timer(
+        self, agent_id: int, before: TimerRow | None, after: TimerRow | None, by: Attribution, reverts: int | None
+    ) -> None:
+        name = next(timer.name for timer in (before, after) if timer is not None)
+        states = _timer_state(before), _timer_state(after)
+        if states[0] != states[1]:
+            self._log.record(agent_id, "setting", TIMER + name, *states, by, reverts=reverts)
 
     # Steps and inferences
 
@@ -410,15 +438,25 @@ def _block(row: sqlite3.Row) -> BlockRow:
     )
 
 
-def _block_history(row: sqlite3.Row) -> BlockHistoryRow:
-    return BlockHistoryRow(
-        id=row["id"],
-        label=row["label"],
-        value=row["value"],
-        author=row["author"],
-        step_id=row["step_id"],
-        created_at=utc_moment(row["created_at"]),
-    )
+def state_of(block: BlockRow) -> State:
+    """A block as the edit log keeps it."""
+    return {key: value for key, value in asdict(block).items() if key != "label"}
+
+
+def block_of(label: str, state: State) -> BlockRow:
+    """The block that a state in the edit log describes."""
+    return BlockRow(label, **state)
+
+
+def _timer_state(timer: TimerRow | None) -> State | None:
+    """A timer as the edit log keeps it."""
+    if timer is None:
+        return None
+    return {"schedule": timer.schedule, "note": timer.note, "next_due_at": utc_text(timer.next_due_at)}
+
+
+def _pause_state(until: str | None) -> State | None:
+    return None if until is None else {"until": until}
 
 
 def _summary(row: sqlite3.Row) -> SummaryRow:

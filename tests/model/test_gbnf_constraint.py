@@ -37,7 +37,7 @@ def prompt_of(backend: LlamaBackend, text: str) -> Prompt:
 @pytest.mark.parametrize("temperature", [0.0, 1.2])
 def test_every_completion_is_a_call_that_runs(native: LlamaBackend, question: str, temperature: float):
     agent = make_agent(native, human_limit=600)
-    agent.archival.insert("A note of the sea.", now=agent._now())
+    agent.archival.insert("A note of the sea.")
     grammar = agent.grammar()
     sampling = Sampling(temperature=temperature)
     completion = native.complete(prompt_of(native, question), grammar=grammar, sampling=sampling, max_tokens=120)

@@ -48,7 +48,7 @@ def every_function(backend: LlamaBackend) -> tuple[CallGrammar, dict[str, object
     """The grammar of an agent whose memory holds something of everything, and its functions."""
     agent = make_agent(backend, human_limit=600)
     agent.set_block("human", "Name: Ana.\nHas a dog called Rex.")
-    agent.archival.insert("A note of the sea.", now=agent._now())
+    agent.archival.insert("A note of the sea.")
     agent.schedule("tea", "every 5m", "Tea.")
     return agent.grammar(), dict(agent._memory_functions.specs)
 

@@ -72,7 +72,7 @@ def remembering(backend: LlamaBackend, facts: list[str], *, thought: Thought, hi
         agent.note(UserMessage(f"story {number}"))
     agent.queue_manager.flush()
     if history:
-        agent.archival.insert("A note of the sea.", now=agent._now())
+        agent.archival.insert("A note of the sea.")
         agent.schedule("tea", "every 5m", "Tea.")
     agent.recount(FunctionCall("conversation_search", {"query": "x", "page": 1}), "Results 1-5 of 13, page 1 of 3:\nx")
     return agent

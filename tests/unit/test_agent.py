@@ -434,13 +434,13 @@ def test_added_block_can_be_written_by_the_model():
 
 def test_block_that_leaves_no_room_is_refused_and_nothing_changes(database: Database):
     agent = scripted_agent(window=4_096, database=database)
-    before = (prompt_text(agent), AgentStore(database).blocks(agent.id), AgentStore(database).block_history(agent.id))
+    before = (prompt_text(agent), AgentStore(database).blocks(agent.id), agent.history())
     with pytest.raises(ContextTooSmall):
         agent.add_block(Block("work", "Tasks.", limit=5_000))
     assert before == (
         prompt_text(agent),
         AgentStore(database).blocks(agent.id),
-        AgentStore(database).block_history(agent.id),
+        agent.history(),
     )
     assert list(agent.working_context) == ["persona", "human"]
 
@@ -825,9 +825,71 @@ def test_edit_of_the_model_is_told_from_one_of_a_person(database: Database):
     agent = scripted_agent([append("Name: Ana.")], database=database)
     list(agent.send("I am Ana."))
     agent.set_block("human", "Name: Eva.")
-    history = AgentStore(database).block_history(agent.id, "human")
-    assert [(row.author, row.value) for row in history][:2] == [("user", "Name: Eva."), ("model", "Name: Ana.")]
+    history = agent.history("block", "human")
+    assert [(edit.author, edit.after and edit.after["value"]) for edit in history][:2] == [
+        ("user", "Name: Eva."),
+        ("model", "Name: Ana."),
+    ]
     assert history[1].step_id is not None
+
+
+def test_what_the_model_wrote_is_taken_back_and_the_window_says_so(database: Database):
+    agent = scripted_agent([append("Has a dog."), say("Noted.")], database=database)
+    list(agent.send("I have a dog."))
+    context = agent.main_context.context_text
+
+    (edit,) = agent.undo("block")
+    assert (edit.author, edit.item) == ("model", "human")
+    assert agent.working_context["human"] == ""
+    assert agent.main_context.context_text == agent.working_context.render()
+    assert "Has a dog." not in agent.main_context.context_text
+    agent.redo("block", "human")
+    assert agent.working_context["human"] == "Has a dog."
+    assert "Has a dog." in prompt_text(agent)
+    assert agent.main_context.context_text != context, "rendered afresh"
+    with pytest.raises(LocalmemError, match="nothing to redo"):
+        agent.redo()
+
+
+def test_an_undone_timer_is_no_longer_told_of(database: Database):
+    agent = scripted_agent(database=database)
+    agent.schedule("tea", "every 2h", "Drink tea.")
+    assert "pause_heartbeats" in prompt_text(agent)
+
+    agent.undo("setting")
+
+    assert agent.timers() == []
+    assert "pause_heartbeats" not in prompt_text(agent)
+
+
+def test_nothing_is_undone_while_the_agent_is_busy():
+    agent = scripted_agent([append("Has a dog."), say("Noted.")])
+    steps = agent.send("I have a dog.")
+    next(steps)
+    with pytest.raises(LocalmemError, match="busy"):
+        agent.undo()
+    list(steps)
+    assert agent.working_context["human"] == "Has a dog."
+
+
+def test_a_passage_is_the_models_with_its_step(database: Database):
+    store = FunctionCall("archival_memory_insert", {"content": "The boat is blue."})
+    agent = scripted_agent([store, say("Kept.")], database=database, embedder=HashEmbedder())
+    list(agent.send("Keep this: The boat is blue."))
+    (edit,) = agent.history("passages")
+    assert (edit.author, edit.step_id is not None) == ("model", True)
+    agent.undo("passages")
+    assert agent.archival.is_empty
+
+
+def test_a_summary_is_the_models(database: Database):
+    agent = scripted_agent(window=6_000, database=database)
+    filled(agent, 1.01)
+    agent.queue_manager.flush()
+    (edit,) = agent.history("summary")
+    assert (edit.author, edit.before, edit.after) == ("model", None, {"text": agent.main_context.summary_text})
+    agent.undo("summary")
+    assert agent.main_context.summary_text == ""
 
 
 def test_closing_lets_go_once():
@@ -882,7 +944,7 @@ def test_a_promise_with_nothing_to_keep_gets_none():
 def test_an_event_that_was_cut_short_goes_on(database: Database):
     search = FunctionCall("archival_memory_search", {"query": "lease", "page": 1})
     agent = make_agent(ScriptedBackend([search]), database=database)
-    agent.archival.insert("The lease ends in May.", now=Clock()())
+    agent.archival.insert("The lease ends in May.")
     steps = agent.send("When does the lease end?")
     next(steps)
     steps.close()  # type: ignore[attr-defined]
@@ -911,7 +973,7 @@ def test_a_past_call_stands_in_the_queue_as_though_it_had_been_made():
 def test_rules_bind_a_task_and_then_no_more():
     backend = ScriptedBackend()
     agent = make_agent(backend)
-    agent.archival.insert("The lease ends in May.", now=Clock()())
+    agent.archival.insert("The lease ends in May.")
     list(agent.send("When does the lease end?", rules=ToolRules(first=("archival_memory_search",))))
     list(agent.send("And the car's?"))
     assert offered(agent, 0) == ["archival_memory_search"]

@@ -11,10 +11,12 @@ from localmem.memory.archival import Archival
 from localmem.memory.recall import Recall
 from localmem.storage.agent_store import KEPT_PROMPTS, AgentStore, BlockRow, InferenceRow, TimerRow
 from localmem.storage.database import Database
+from localmem.storage.edit_log import Attribution, EditLog
 from localmem.storage.embedder import HashEmbedder
 
 NOW = datetime(2024, 1, 20, 12, tzinfo=UTC)
 LATER = NOW + timedelta(hours=1)
+USER = Attribution("user", NOW)
 
 
 @pytest.fixture
@@ -68,11 +70,11 @@ def test_a_wrong_name_hints_at_near_ones(store, ana):
 
 
 def test_state_of_an_agent_is_kept(store, ana):
-    store.set_model(ana.id, "smol")
+    store.set_model(ana.id, "smol", USER)
     store.touch(ana.id, LATER)
     store.set_warned(ana.id, True)
     store.set_rendered_context(ana.id, "<persona>\udc00")
-    store.pause_timers(ana.id, LATER)
+    store.pause_timers(ana.id, LATER, USER)
 
     assert store.get("ana") == replace(
         ana,
@@ -82,7 +84,7 @@ def test_state_of_an_agent_is_kept(store, ana):
         rendered_context="<persona>\ufffd",
         timers_paused_until=LATER,
     )
-    store.pause_timers(ana.id, None)
+    store.pause_timers(ana.id, None, USER)
     assert store.get("ana").timers_paused_until is None
 
 
@@ -92,12 +94,12 @@ def test_deleting_an_agent_leaves_nothing_of_it_and_all_of_others(database, stor
         recall = Recall(database, agent.id, HashEmbedder(), None)
         message = recall.insert(Message("user", "user_message", "my dog", "my dog", NOW))
         recall.search("dog")
-        Archival(database, agent.id, HashEmbedder(), None).insert("a dog", now=NOW)
+        Archival(database, agent.id, HashEmbedder(), None).insert("a dog", by=USER)
         step = store.add_step(agent.id, "user_message", NOW)
         store.append_to_queue(agent.id, message.id)
-        store.put_block(agent.id, BlockRow("human", "", "x", 100), author="user", step_id=step, now=NOW)
-        store.add_summary(agent.id, "s", 1, NOW)
-        store.put_timer(agent.id, TimerRow("t", "* * * * *", "", NOW, NOW))
+        store.put_block(agent.id, BlockRow("human", "", "x", 100), replace(USER, step_id=step))
+        store.add_summary(agent.id, "s", 1, USER)
+        store.put_timer(agent.id, TimerRow("t", "* * * * *", "", NOW, NOW), USER)
         store.add_inference(replace(inference(agent.id, "p"), step_id=step))
     before = {table: rows_of(database, table, bea.id) for table in TABLES}
 
@@ -111,7 +113,7 @@ def test_deleting_an_agent_leaves_nothing_of_it_and_all_of_others(database, stor
 
 
 TABLES = (
-    "message queue block block_history summary passage embedding timer step inference".split()  # noqa: SIM905
+    "message queue block edit summary passage embedding timer step inference".split()  # noqa: SIM905
 )
 
 
@@ -136,55 +138,59 @@ def test_queue_is_replaced_whole(store, ana, message_ids):
     assert store.queue_ids(ana.id) == message_ids[:1:-1]
 
 
-def test_blocks_come_in_their_order_with_their_history(store, ana):
+def test_blocks_come_in_their_order_with_their_history(database, store, ana):
     human = BlockRow("human", "the user", "Ana", 100, position=1)
     persona = BlockRow("persona", "the agent", "kind", 200, read_only=True, position=0)
-    store.put_block(ana.id, human, author="import", now=NOW)
-    store.put_block(ana.id, persona, author="import", now=NOW)
+    store.put_block(ana.id, human, Attribution("import", NOW))
+    store.put_block(ana.id, persona, Attribution("import", NOW))
     renamed = replace(human, value="Ana, has a dog")
-    store.put_block(ana.id, renamed, author="model", now=LATER)
-    store.put_block(ana.id, replace(renamed, limit_tokens=300), author="user", now=LATER)
+    store.put_block(ana.id, renamed, Attribution("model", LATER))
+    store.put_block(ana.id, replace(renamed, limit_tokens=300), Attribution("user", LATER))
 
     assert store.blocks(ana.id) == [persona, replace(renamed, limit_tokens=300)]
-    history = store.block_history(ana.id, "human")
-    assert [(row.value, row.author, row.created_at) for row in history] == [
-        ("Ana, has a dog", "model", LATER),
-        ("Ana", "import", NOW),
+    human_edits = EditLog(database).edits(ana.id, kind="block", item="human")
+    assert [
+        (edit.after["value"], edit.after["limit_tokens"], edit.author, edit.created_at) for edit in human_edits
+    ] == [
+        ("Ana, has a dog", 300, "user", LATER),
+        ("Ana, has a dog", 100, "model", LATER),
+        ("Ana", 100, "import", NOW),
     ]
-    assert [row.label for row in store.block_history(ana.id, limit=2)] == ["human", "persona"]
+    assert [edit.before for edit in human_edits] == [*[edit.after for edit in human_edits[1:]], None]
+    assert [edit.item for edit in EditLog(database).edits(ana.id, limit=3)] == ["human", "human", "persona"]
 
 
-def test_a_deleted_block_keeps_its_history(store, ana):
-    store.put_block(ana.id, BlockRow("human", "", "Ana", 100), author="user", now=NOW)
+def test_a_deleted_block_keeps_its_history(database, store, ana):
+    store.put_block(ana.id, BlockRow("human", "", "Ana", 100), Attribution("user", NOW))
 
-    assert store.delete_block(ana.id, "human")
-    assert not store.delete_block(ana.id, "human")
+    assert store.delete_block(ana.id, "human", USER)
+    assert not store.delete_block(ana.id, "human", USER)
     assert store.blocks(ana.id) == []
-    assert [row.value for row in store.block_history(ana.id)] == ["Ana"]
+    assert [edit.after and edit.after["value"] for edit in EditLog(database).edits(ana.id)] == [None, "Ana"]
 
 
 def test_the_last_summary_is_current_and_earlier_ones_are_kept(store, ana):
     assert store.current_summary(ana.id) is None
 
-    store.add_summary(ana.id, "first", 4, NOW)
-    second = store.add_summary(ana.id, "second\0", 9, NOW)
+    store.add_summary(ana.id, "first", 4, USER)
+    second = store.add_summary(ana.id, "second\0", 9, USER)
 
     assert store.current_summary(ana.id) == second
     assert [summary.text for summary in store.summaries(ana.id)] == ["first", "second\ufffd"]
 
 
 def test_timers(store, ana):
-    store.put_timer(ana.id, TimerRow("tea", "0 16 * * *", "drink", LATER, NOW))
-    first = store.put_timer(ana.id, TimerRow("walk", "0 9 * * *", "dog", NOW, NOW))
-    store.put_timer(ana.id, TimerRow("tea", "0 17 * * *", "more tea", LATER, LATER))
+    store.put_timer(ana.id, TimerRow("tea", "0 16 * * *", "drink", LATER, NOW), USER)
+    first = store.put_timer(ana.id, TimerRow("walk", "0 9 * * *", "dog", NOW, NOW), USER)
+    store.put_timer(ana.id, TimerRow("tea", "0 17 * * *", "more tea", LATER, LATER), USER)
 
     assert [timer.name for timer in store.timers(ana.id)] == ["walk", "tea"]
     assert store.timers(ana.id)[1].note == "more tea"
     assert store.timers(ana.id)[0] == first
     store.set_timer_due(ana.id, "walk", LATER + timedelta(days=1))
     assert [timer.name for timer in store.timers(ana.id)] == ["tea", "walk"]
-    assert store.delete_timer(ana.id, "tea")
-    assert not store.delete_timer(ana.id, "tea")
+    assert store.delete_timer(ana.id, "tea", USER)
+    assert not store.delete_timer(ana.id, "tea", USER)
 
 
 def test_inference_comes_back_as_it_was(store, ana):

@@ -11,9 +11,11 @@ from localmem.memory.archival import Archival, split_text
 from localmem.memory.search import CANDIDATES
 from localmem.storage.agent_store import AgentStore
 from localmem.storage.database import Database
+from localmem.storage.edit_log import Attribution
 from localmem.storage.embedder import HashEmbedder
 
 NOW = datetime(2024, 1, 20, 12, tzinfo=UTC)
+ON = Attribution("user", NOW)
 
 
 @pytest.fixture
@@ -39,7 +41,7 @@ def texts(page):
 
 
 def test_an_inserted_passage_is_found(archival):
-    stored = archival.insert("Rex is a dog", source="notes.md", tags=["pets", "ana's"], now=NOW)
+    stored = archival.insert("Rex is a dog", source="notes.md", tags=["pets", "ana's"], by=ON)
 
     (found,) = archival.search("dog").items
     assert (found.id, found.text, found.source, found.tags) == (
@@ -52,7 +54,7 @@ def test_an_inserted_passage_is_found(archival):
 
 
 def test_total_counts_all_hits_and_not_the_page(archival):  # D1
-    archival.insert_many([f"dog {chr(97 + i)}" for i in range(23)], now=NOW)
+    archival.insert_many([f"dog {chr(97 + i)}" for i in range(23)], by=ON)
 
     page = archival.search("dog", page=4, page_size=5)
 
@@ -62,21 +64,21 @@ def test_total_counts_all_hits_and_not_the_page(archival):  # D1
 
 
 def test_moments_are_those_of_the_insertion(archival):  # D7
-    archival.insert("my dog", now=NOW)
-    archival.insert("a dog", now=NOW + timedelta(days=1))
+    archival.insert("my dog", by=ON)
+    archival.insert("a dog", by=Attribution("user", NOW + timedelta(days=1)))
 
     moments = {found.text: found.created_at for found in archival.search("dog").items}
     assert moments == {"my dog": NOW, "a dog": NOW + timedelta(days=1)}
 
 
 def test_insertion_and_deletion_are_seen_by_the_same_search(archival):  # D8
-    first = archival.insert("my dog", now=NOW)
+    first = archival.insert("my dog", by=ON)
     assert archival.search("dog").total == 1
-    archival.insert("a dog", now=NOW)
+    archival.insert("a dog", by=ON)
     assert archival.search("dog").total == 2
 
-    assert archival.delete(first.id)
-    assert not archival.delete(first.id)
+    assert archival.delete([first.id])
+    assert not archival.delete([first.id])
     assert texts(archival.search("dog")) == ["a dog"]
 
 
@@ -91,9 +93,9 @@ def test_an_empty_store_is_no_error(archival):  # row 30
 
 
 def test_a_search_keeps_to_one_source_and_all_tags(archival):  # row 31
-    archival.insert("dog one", source="a.md", tags=["x", "y"], now=NOW)
-    archival.insert("dog two", source="b.md", tags=["x"], now=NOW)
-    archival.insert("dog three", now=NOW)
+    archival.insert("dog one", source="a.md", tags=["x", "y"], by=ON)
+    archival.insert("dog two", source="b.md", tags=["x"], by=ON)
+    archival.insert("dog three", by=ON)
 
     assert texts(archival.search("dog", source="b.md")) == ["dog two"]
     assert archival.search("dog", source="b.md").total == 1
@@ -106,8 +108,8 @@ def test_a_search_keeps_to_one_source_and_all_tags(archival):  # row 31
 
 
 def test_an_equal_passage_is_a_duplicate(archival):  # row 33
-    stored = archival.insert("Ana is allergic to peanuts." * 9, now=NOW)
-    archival.insert("Ana is allergic to peanuts." * 8, now=NOW)
+    stored = archival.insert("Ana is allergic to peanuts." * 9, by=ON)
+    archival.insert("Ana is allergic to peanuts." * 8, by=ON)
 
     found = archival.near_duplicate("Ana is allergic to peanuts." * 9)
 
@@ -116,7 +118,7 @@ def test_an_equal_passage_is_a_duplicate(archival):  # row 33
 
 
 def test_nearly_the_same_is_a_duplicate_by_meaning(meaningful):  # row 33
-    stored = meaningful.insert("Ana is allergic to peanuts", now=NOW)
+    stored = meaningful.insert("Ana is allergic to peanuts", by=ON)
 
     found = meaningful.near_duplicate("ana is ALLERGIC to the peanuts!")
 
@@ -126,16 +128,16 @@ def test_nearly_the_same_is_a_duplicate_by_meaning(meaningful):  # row 33
 
 
 def test_duplicates_are_each_agents_own(archival, database):
-    Archival(database, 2, HashEmbedder(), None).insert("my dog", now=NOW)
+    Archival(database, 2, HashEmbedder(), None).insert("my dog", by=ON)
 
     assert archival.near_duplicate("my dog") is None
     assert archival.search("dog").total == 0
-    assert not archival.delete(1)
+    assert not archival.delete([1])
 
 
 def test_an_identifier_hits_first(archival):
     keys = [str(uuid.UUID(int=0x1234_5678_0000 + i)) for i in range(60)]
-    archival.insert_many([f"key {key}: value {uuid.UUID(int=i)}" for i, key in enumerate(keys)], now=NOW)
+    archival.insert_many([f"key {key}: value {uuid.UUID(int=i)}" for i, key in enumerate(keys)], by=ON)
 
     found = [archival.search(query).items[0].text for query in (keys[41], f"what is the value of key {keys[41]}?")]
 
@@ -143,7 +145,7 @@ def test_an_identifier_hits_first(archival):
 
 
 def test_a_phrase_hits_before_its_words(archival):
-    archival.insert_many(["York new bridge new York bridge"] * 5 + ["I saw New York once, " + "x " * 60], now=NOW)
+    archival.insert_many(["York new bridge new York bridge"] * 5 + ["I saw New York once, " + "x " * 60], by=ON)
 
     assert archival.search("saw new york").items[0].id == 6
 
@@ -151,7 +153,7 @@ def test_a_phrase_hits_before_its_words(archival):
 def test_passage_and_vector_are_written_together_or_not_at_all(meaningful, database):
     def fail():
         with database.transaction():
-            meaningful.insert("my dog", now=NOW)
+            meaningful.insert("my dog", by=ON)
             assert meaningful.search("dog").total == 1
             raise KeyError
 
@@ -160,15 +162,15 @@ def test_passage_and_vector_are_written_together_or_not_at_all(meaningful, datab
 
     assert database.scalar("SELECT COUNT(*) FROM passage") == 0
     assert database.scalar("SELECT COUNT(*) FROM embedding") == 0
-    meaningful.insert("the weather", now=NOW)
+    meaningful.insert("the weather", by=ON)
     assert meaningful.search("dog").total == 0
     assert meaningful.near_duplicate("my dog") is None
 
 
 def test_deletion_takes_the_vector_along(meaningful, database):
-    stored = meaningful.insert("my dog", now=NOW)
+    stored = meaningful.insert("my dog", by=ON)
 
-    meaningful.delete(stored.id)
+    meaningful.delete([stored.id])
 
     assert database.scalar("SELECT COUNT(*) FROM embedding") == 0
     assert meaningful.near_duplicate("my dogs") is None
@@ -177,7 +179,7 @@ def test_deletion_takes_the_vector_along(meaningful, database):
 def test_insert_many_tells_its_progress(archival):
     seen = []
 
-    stored = archival.insert_many((f"passage {i}" for i in range(150)), source="a.md", now=NOW, progress=seen.append)
+    stored = archival.insert_many((f"passage {i}" for i in range(150)), source="a.md", by=ON, progress=seen.append)
 
     assert seen == [64, 128, 150]
     assert [passage.text for passage in stored] == [f"passage {i}" for i in range(150)]
@@ -185,7 +187,7 @@ def test_insert_many_tells_its_progress(archival):
 
 
 def test_another_embedders_passages_are_found_by_words_until_reindexed(database):  # row 32
-    Archival(database, 1, HashEmbedder(32), None).insert_many(["my dog", "the weather"], now=NOW)
+    Archival(database, 1, HashEmbedder(32), None).insert_many(["my dog", "the weather"], by=ON)
     changed = Archival(database, 1, HashEmbedder(64), None)
     assert changed.stale_count() == 2
     assert texts(changed.search("dog")) == ["my dog"]
@@ -201,7 +203,7 @@ def test_another_embedders_passages_are_found_by_words_until_reindexed(database)
 
 
 def test_reindex_reads_replaced_vectors_again(meaningful, database):
-    stored = meaningful.insert("my dog", now=NOW)
+    stored = meaningful.insert("my dog", by=ON)
     database.execute("UPDATE passage SET text = 'the weather' WHERE id = ?", (stored.id,))
     assert meaningful.near_duplicate("a dog") is not None
 
@@ -213,7 +215,7 @@ def test_reindex_reads_replaced_vectors_again(meaningful, database):
 
 
 def test_odd_texts_are_kept(archival):
-    stored = archival.insert("a\0dog \udc00", source="\ud800.md", tags=["\udc00"], now=NOW)
+    stored = archival.insert("a\0dog \udc00", source="\ud800.md", tags=["\udc00"], by=ON)
 
     assert (stored.text, stored.source, stored.tags) == ("a\ufffddog \ufffd", "\ufffd.md", ("\ufffd",))
     assert archival.search("dog", source="\ud800.md", tags=["\udc00"]).total == 1
@@ -224,7 +226,7 @@ def test_odd_texts_are_kept(archival):
 def test_an_index_file_is_written_and_used(database, tmp_path):
     embedder = HashEmbedder()
     first = Archival(database, 1, embedder, tmp_path)
-    first.insert_many([f"passage about topic{i}" for i in range(2_100)], now=NOW)
+    first.insert_many([f"passage about topic{i}" for i in range(2_100)], by=ON)
     first.search("topic7")
     first.save_index()
 
@@ -267,10 +269,10 @@ def test_splitting_into_nothing_is_a_mistake():
 
 
 def test_deletion_leaves_nothing_in_any_index(archival, database):
-    stored = archival.insert("my dog 喝茶 🎉", now=NOW)
+    stored = archival.insert("my dog 喝茶 🎉", by=ON)
     assert archival.search("喝茶").total == 1
 
-    archival.delete(stored.id)
+    archival.delete([stored.id])
 
     assert [archival.search(query).total for query in ("dog", "喝茶", "🎉")] == [0, 0, 0]
     assert database.scalar("SELECT COUNT(*) FROM passage_fts WHERE passage_fts MATCH 'dog'") == 0
@@ -279,9 +281,9 @@ def test_deletion_leaves_nothing_in_any_index(archival, database):
 
 def test_many_passages_of_a_word_say_that_there_are_more(database):
     archival = Archival(database, 1, None, None)
-    first = archival.insert("the dog of the lighthouse", now=NOW)
+    first = archival.insert("the dog of the lighthouse", by=ON)
     with database.transaction():
-        archival.insert_many(["a dog"] * (CANDIDATES + 1), source="a.md", now=NOW)
+        archival.insert_many(["a dog"] * (CANDIDATES + 1), source="a.md", by=ON)
 
     page = archival.search("dog lighthouse")
 

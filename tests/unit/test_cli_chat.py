@@ -51,6 +51,17 @@ def test_all_but_replies_goes_to_stderr(capsys: pytest.CaptureFixture[str]):
     assert "% of them from the cache" in captured.err
 
 
+def test_an_edit_is_taken_back_in_the_conversation(capsys: pytest.CaptureFixture[str]):
+    agent = scripted_agent([append("Has a dog."), say("Noted."), say("Undo what?")])
+    talk(agent, b"I have a dog.\n", b"/undo\n", b"/undo archival\n", b"/undo everything\n", b"/memory\n", b"/redo\n")
+    captured = capsys.readouterr()
+    assert captured.out == "Noted.\nUndo what?\n"
+    assert captured.err.count("+ Has a dog.") == 1, "the undo shows what it took back"
+    assert captured.err.count("- Has a dog.") == 1, "and so does the redo"
+    assert "nothing to undo" in captured.err
+    assert agent.working_context["human"] == "Has a dog."
+
+
 def test_thought_is_shown_on_request(capsys: pytest.CaptureFixture[str]):
     thinking = FunctionCall("core_memory_append", {"thought": "A dog!", "label": "human", "content": "Has a dog."})
     agent = scripted_agent([thinking, say("Noted.")], thought="first")

@@ -18,6 +18,7 @@ from localmem.config import load_settings
 from localmem.interfaces.cli import run
 from localmem.interfaces.cli.common import one_line, page_note, plain
 from localmem.memory.search import Page
+from localmem.storage.embedder import HashEmbedder
 from localmem.storage.lock import agent_lock
 
 HASH = ["-o", "embedder", "hash"]
@@ -158,8 +159,8 @@ def test_default_agent_has_its_blocks_before_it_was_ever_used(shell: Shell):
 
 def test_history_says_who_wrote_what(shell: Shell):
     shell("memory", "show")
-    assert "human, by user" in shell("memory", "history", "human")
-    assert [entry["label"] for entry in shell.json("memory", "history", "persona")] == ["persona"]  # type: ignore[union-attr]
+    assert "1 persona, by import:\n  + I am" in shell("memory", "history", "persona")
+    assert [entry["item"] for entry in shell.json("memory", "history", "persona")] == ["persona"]  # type: ignore[union-attr]
 
 
 # -- recall and trace
@@ -385,3 +386,78 @@ def test_one_line_is_cut_at_its_width():
 )
 def test_page_note_counts_from_one(found: Page[str], note: str):
     assert page_note(found, found.page + 1) == note
+
+
+# -- what was done, and taken back
+
+
+def test_edits_of_a_block_are_undone_redone_and_compared(shell: Shell, home: Path):
+    write_blocks("Ana sails.", "Ana sails.\nShe has a dog.")
+
+    assert shell("memory", "diff", "human").splitlines()[3:] == [" Ana sails.", "+She has a dog."]
+    assert "+  She" not in shell("memory", "diff", "human", "--since", "3")
+    assert "Undone: [" in shell("memory", "undo")
+    assert shell.out.endswith("human, by user:\n  + She has a dog.\n")
+    assert "[human] What you know about the user.\n  Ana sails.\n" in shell("memory", "show")
+    assert [edit["reverts"] for edit in shell.json("memory", "history", "-n", "2")] == [4, None]  # type: ignore[union-attr]
+    shell("memory", "undo", "human")
+    shell("memory", "undo", "human")
+    assert shell.code == 1
+    assert "nothing to undo" in shell.err
+    shell("memory", "redo", "human")
+    assert "Done again: [" in shell("memory", "redo")
+    assert "She has a dog." in shell("memory", "show")
+    assert shell.json("memory", "undo", "--edit", "8")[0]["number"] == 8  # type: ignore[index]
+    assert "She has a dog." not in shell("memory", "show")
+
+
+def write_blocks(*values: str) -> None:
+    """Edits of the default agent's block human, as the user's."""
+    settings = load_settings()
+    with runtime.open(settings=settings, backend=ScriptedBackend(), embedder=HashEmbedder()) as agent:
+        for value in values:
+            agent.set_block("human", value)
+
+
+def test_an_undo_waits_for_who_has_the_agent(shell: Shell, home: Path):
+    write_blocks("Ana sails.")
+    with agent_lock(home / "locks", "default"):
+        shell("memory", "undo")
+        assert shell.code == 1
+        assert "in use" in shell.err
+        assert "+ Ana sails." in shell("memory", "history")
+
+
+def test_passages_are_undone_redone_and_purged(shell: Shell):
+    shell("archival", "add", "The boat is blue.", *HASH)
+    shell("archival", "add", "The sea is green.", *HASH)
+    shell("archival", "delete", "1", "--yes", *HASH)
+
+    assert "passage 1 deleted" in shell("archival", "history", *HASH)
+    assert "Undone" in shell("archival", "undo", *HASH)
+    assert "The boat is blue." in shell("archival", "search", "boat", *HASH)
+    shell("archival", "redo", *HASH)
+    assert "boat" not in shell("archival", "list", *HASH)
+    shell("archival", "purge", "--yes", *HASH)
+    assert "1 deleted passages are forgotten" in shell.err
+    shell("archival", "undo", *HASH)
+    assert (shell.code, "purged" in shell.err) == (1, True)
+    shell("archival", "undo", "--edit", "4", *HASH)
+    assert "sea" not in shell("archival", "list", *HASH)
+
+
+def test_everything_done_to_an_agent_is_listed_and_undone(shell: Shell):
+    shell("schedule", "add", "tea", "every 2h", "Drink tea.")
+    shell("schedule", "delete", "tea", "--yes")
+
+    assert "timer tea, by user:\n  nothing -> every 2h, Drink tea.\n" in shell("agents", "history", *HASH)
+    shell("agents", "undo", *HASH)
+    assert "Drink tea." in shell("schedule", "list")
+    shell("agents", "redo", "default", *HASH)
+    assert "Drink tea." not in shell("schedule", "list")
+
+
+def test_there_is_nothing_to_compare_in_a_block_that_is_none(shell: Shell):
+    shell("memory", "show")
+    shell("memory", "diff", "nobody")
+    assert "Nothing was done to it." in shell.err

@@ -57,7 +57,7 @@ def test_new_agent_is_offered_no_search():
 
 def test_each_store_is_offered_for_search_once_it_holds_something():
     agent = with_history(["The boat is red."])
-    agent.archival.insert("A note.", now=Clock()())
+    agent.archival.insert("A note.")
     assert {"conversation_search", "conversation_search_date", "archival_memory_search"} <= set(names(agent))
 
 
@@ -110,7 +110,7 @@ def test_every_day_that_may_be_searched_is_one_and_every_one_may():
 
 def test_a_search_that_finds_nothing_looks_in_the_other_store():
     agent = with_history(["The boat is red."])
-    agent.archival.insert("The lease ends in May.", now=Clock()())
+    agent.archival.insert("The lease ends in May.")
     functions = agent._memory_functions
     found = functions.conversation_search("lease")
     assert found.startswith("Nothing found for 'lease' in older messages. In archival memory:\nResults 1-1 of 1")
@@ -123,12 +123,12 @@ def test_a_search_that_finds_nothing_looks_in_the_other_store():
 def test_what_the_rules_close_is_not_offered_and_not_looked_into():
     closed = ToolRules(at_most={"archival_memory_search": 0})
     agent = with_history(["The boat is red."], rules=closed)
-    agent.archival.insert("The lease ends in May.", now=Clock()())
+    agent.archival.insert("The lease ends in May.")
     assert "archival_memory_search" not in names(agent)
     found = did(agent, "conversation_search", query="lease", page=1)
     assert found.text == "Nothing found for 'lease' in older messages. Try other or fewer words."
     agent = with_history(["The boat is red."], rules=ToolRules(at_most={"conversation_search": 0}))
-    agent.archival.insert("The lease ends in May.", now=Clock()())
+    agent.archival.insert("The lease ends in May.")
     found = did(agent, "archival_memory_search", query="boat", page=1)
     assert found.text == "Nothing found for 'boat' in 1 passages. Try other or fewer words."
 
@@ -165,7 +165,7 @@ def test_pages_belong_to_the_search_that_has_them():
 
 def test_a_widened_search_goes_on_in_the_other_store():
     agent = with_history(["The boat is red."])
-    agent.archival.insert("The lease ends in May.", now=Clock()())
+    agent.archival.insert("The lease ends in May.")
     call = FunctionCall("conversation_search", {"query": "lease", "page": 1})
     agent.recount(
         call, "Nothing found for 'lease' in older messages. In archival memory:\nResults 1-5 of 9, page 1 of 2:\nx"
@@ -336,7 +336,7 @@ def test_no_message_is_found_on_two_pages():
 
 def test_nothing_found_says_what_to_try():
     agent = with_history(["My boat is red."])
-    agent.archival.insert("A note.", now=Clock()())
+    agent.archival.insert("A note.")
     assert "Try other or fewer words" in did(agent, "archival_memory_search", query="zzzz", page=1).text
 
 
@@ -524,7 +524,7 @@ def test_any_query_is_a_search(query: str):
 
 def test_note_is_found_by_the_same_search_that_missed_it():
     agent = scripted_agent(embedder=HashEmbedder())
-    agent.archival.insert("Something else altogether.", now=Clock()())
+    agent.archival.insert("Something else altogether.")
     assert "needs sugar" not in did(agent, "archival_memory_search", query="rhubarb cake", page=1).text
     assert did(agent, "archival_memory_insert", content="A rhubarb cake needs sugar.").ok
     assert "A rhubarb cake needs sugar." in did(agent, "archival_memory_search", query="rhubarb cake", page=1).text

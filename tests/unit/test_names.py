@@ -87,7 +87,7 @@ def test_model_reads_its_names_and_people_the_papers(any_database: Database):
     instructions = "After saving or searching: send_message."
     told = {name: declared for name, declared in declarations().items() if name in TOLD}
     agent = scripted_agent(script, database=any_database, names=NAMES, instructions=instructions, declarations=told)
-    agent.archival.insert("The boat is blue.", now=agent._now())
+    agent.archival.insert("The boat is blue.")
     steps = list(agent.send("I have a dog, conversation_search."))
     agent.note(MemoryPressure(1, 2))
     assert [step.call and step.call.name for step in steps] == [call.name for call in script]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import SMOLLM, Clock, append, prompt_text, replies, say
+from support import SMOLLM, append, prompt_text, replies, say
 
 import localmem
 from localmem import runtime
@@ -52,7 +52,7 @@ def test_reopened_agent_goes_on_where_it_was(settings: Settings):
 def test_agents_of_one_home_know_nothing_of_each_other(settings: Settings):
     with opened(settings, append("Name: Ana.")) as ana, opened(settings, name="bea") as bea:
         list(ana.send("I am Ana."))
-        ana.archival.insert("Ana's note.", now=Clock()())
+        ana.archival.insert("Ana's note.")
         assert bea.working_context["human"] == ""
         assert (bea.archival.count(), bea.recall.count()) == (0, 0)
         assert "Ana" not in prompt_text(bea)
@@ -122,7 +122,7 @@ def test_embedder_is_the_settings(settings: Settings, name: str, kind: type):
 def test_storages_can_be_looked_at_without_a_model(settings: Settings):
     with opened(settings) as agent:
         list(agent.send("My boat is red."))
-        agent.archival.insert("A note.", now=Clock()())
+        agent.archival.insert("A note.")
     row, recall, archival = open_storages("ana", settings)
     assert (row.name, recall.spoken_count(), archival.count()) == ("ana", 2, 1)
     with pytest.raises(AgentNotFound):

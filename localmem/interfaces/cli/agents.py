@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import click
 
+from localmem.interfaces.cli import edits
 from localmem.interfaces.cli.common import (
     DEFAULT_AGENT,
     JSON,
     MODEL_NAME,
+    NUMBER,
     YES,
     Shared,
     confirm,
@@ -104,6 +106,32 @@ def delete(shared: Shared, name: str, yes: bool) -> None:
         for path in (settings.home / "index").glob(f"*-{row.id}-*"):
             path.unlink(missing_ok=True)
     shared.say(f"Deleted {name}.")
+
+
+@agents.command()
+@click.argument("name", default=DEFAULT_AGENT)
+@NUMBER
+@shared(JSON)
+def history(shared: Shared, name: str, number: int) -> None:
+    """What was done to agent NAME: blocks, passages, summary and settings; newest first."""
+    edits.show_history(replace(shared, agent=name), number)
+
+
+@agents.command()
+@click.argument("name", default=DEFAULT_AGENT)
+@click.option("--edit", "number", type=click.IntRange(min=1), metavar="EDIT", help="That one, an undo too.")
+@shared(JSON)
+def undo(shared: Shared, name: str, number: int | None) -> None:
+    """Take back what was done last to agent NAME; again for what was before it."""
+    edits.undo(replace(shared, agent=name), number=number)
+
+
+@agents.command()
+@click.argument("name", default=DEFAULT_AGENT)
+@shared(JSON)
+def redo(shared: Shared, name: str) -> None:
+    """Take back the newest undo, unless something was done after it."""
+    edits.redo(replace(shared, agent=name))
 
 
 def _summary(row: AgentRow) -> dict[str, object]:

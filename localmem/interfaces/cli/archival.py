@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 import click
 
 from localmem.errors import LocalmemError
+from localmem.interfaces.cli import edits
 from localmem.interfaces.cli.common import (
     AGENT,
     JSON,
     MODEL_NAME,
+    NUMBER,
     PAGE_SIZE,
     PAGES,
     YES,
@@ -52,11 +54,10 @@ def add(shared: Shared, text: str, source: str | None, tags: tuple[str, ...]) ->
     """Store TEXT, or stdin for -. A long text becomes several passages."""
     from localmem.kernel.tokens import clean
     from localmem.memory.archival import split_text
-    from localmem.runtime import utc_now
 
     pieces = split_text(clean(read_text(text)))
     with open_storages(shared) as (_, storage), _progress(shared, len(pieces)) as advance:
-        stored = storage.insert_many(pieces, source=source, tags=tags, now=utc_now(), progress=advance)
+        stored = storage.insert_many(pieces, source=source, tags=tags, progress=advance)
     if shared.as_json:
         print_json([_object(passage) for passage in stored])
     else:
@@ -79,8 +80,7 @@ def load(shared: Shared, files: tuple[Path, ...], replace: bool) -> None:
             with _progress(shared, len(document.pieces), document.name) as advance:
                 agent.upload(document.name, document.pieces, progress=advance)
             shared.say(f"{plain(document.name)}: {len(document.pieces)} passages")
-        for passage_id in old:  # last: an interruption leaves too much, not too little
-            agent.archival.delete(passage_id)
+        agent.archival.delete(old)  # last: an interruption leaves too much, not too little
 
 
 @archival.command()
@@ -112,13 +112,50 @@ def list_passages(shared: Shared, source: str | None, page: int) -> None:
 @click.argument("passage_id", metavar="ID", type=int)
 @shared(AGENT, YES)
 def delete(shared: Shared, passage_id: int, yes: bool) -> None:
-    """Delete passage ID."""
+    """Delete passage ID. It can be brought back: localmem archival undo."""
     confirm(f"Delete passage {passage_id}?", yes=yes)
     with open_storages(shared) as (_, storage):
-        found = storage.delete(passage_id)
+        found = storage.delete([passage_id])
     if not found:
         raise LocalmemError(f"there is no passage {passage_id}", "localmem archival list shows them.")
     shared.say(f"Deleted passage {passage_id}.")
+
+
+@archival.command()
+@NUMBER
+@shared(AGENT, JSON)
+def history(shared: Shared, number: int) -> None:
+    """What was stored and deleted, by whom and when; newest first."""
+    edits.show_history(shared, number, "passages")
+
+
+@archival.command()
+@click.option("--edit", "number", type=click.IntRange(min=1), metavar="EDIT", help="That one, an undo too.")
+@shared(AGENT, JSON)
+def undo(shared: Shared, number: int | None) -> None:
+    """Take back what was stored or deleted last; again for what was before it."""
+    edits.undo(shared, "passages", number=number)
+
+
+@archival.command()
+@shared(AGENT, JSON)
+def redo(shared: Shared) -> None:
+    """Take back the newest undo, unless something was stored or deleted after it."""
+    edits.redo(shared, "passages")
+
+
+@archival.command()
+@shared(AGENT, YES)
+def purge(shared: Shared, yes: bool) -> None:
+    """Forget for good what was deleted."""
+    with open_storages(shared) as (_, storage):
+        found = storage.deleted_count()
+        if not found:
+            shared.say("Nothing is kept of what was deleted.")
+            return
+        confirm(f"Forget {found} deleted passages? They cannot be brought back.", yes=yes)
+        storage.purge()
+    shared.say(f"{found} deleted passages are forgotten.")
 
 
 @archival.command()

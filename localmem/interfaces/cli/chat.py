@@ -40,12 +40,15 @@ if TYPE_CHECKING:
 
     from localmem.kernel.agent import Agent, OnReply
     from localmem.kernel.messages import Step
+    from localmem.storage.edit_log import Edit
 
 _AGAIN_S = 2.0  # a second Ctrl-C within this leaves
 _LOOK_S = 5.0  # how long a timer set by another process may go unnoticed
 _HELP = """/help     this list
 /memory   what the agent always has in mind
 /context  how full its window is
+/undo     take back the newest edit of its core memory; /undo archival that of its archival memory
+/redo     take back the newest undo; /redo archival too
 /quit     leave; Ctrl-D does too
 Anything else is said to the agent. Ctrl-C stops a reply."""
 
@@ -193,9 +196,13 @@ class Conversation:
         if command in ("/quit", "/exit"):
             return False
         looks = {"/help": lambda: _HELP, "/memory": self._memory, "/context": self._context}
+        changes = {"/undo": self.agent.undo, "/redo": self.agent.redo}
+        name, _, store = command.partition(" ")
         if command in looks:
             self.agent.wake()
             click.echo(looks[command](), err=True)
+        elif name in changes and store in ("", "archival"):
+            self._turn_back(lambda: changes[name]("passages" if store else "block"))
         else:
             self._run(lambda on_reply: self.agent.send(text, on_reply=on_reply))
         return True
@@ -247,6 +254,19 @@ class Conversation:
         self._prompt_tokens += step.usage.prompt_tokens
         self._reused_tokens += step.usage.reused_tokens
         self._written_tokens += step.usage.generated_tokens
+
+    def _turn_back(self, change: Callable[[], list[Edit]]) -> None:
+        """Undo or redo, and show what was taken back."""
+        from localmem.interfaces.cli.edits import edit_text
+
+        try:
+            edits = change()
+        except LocalmemError as error:
+            self.failed = True
+            show_error(error)
+            return
+        for edit in edits:
+            click.echo(f"Taken back: {edit_text(edit)}", err=True)
 
     def _memory(self) -> str:
         from localmem.interfaces.cli.memory import blocks_text

@@ -79,6 +79,9 @@ JSON: tuple[Option, ...] = (click.option("--json", "as_json", is_flag=True, help
 PAGES: tuple[Option, ...] = (
     click.option("--page", type=click.IntRange(min=1), default=1, show_default=True, help="Page of results."),
 )
+NUMBER = click.option(
+    "-n", "--number", type=click.IntRange(min=1), default=20, show_default=True, help="How many, at most."
+)
 YES: tuple[Option, ...] = (click.option("--yes", is_flag=True, help="Do not ask."),)
 
 _FLAGS = (

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Protocol
 import click
 
 from localmem.errors import FunctionError, LocalmemError, WorkingContextFull
+from localmem.interfaces.cli import edits
 from localmem.interfaces.cli.common import (
     AGENT,
     JSON,
     MODEL_NAME,
+    NUMBER,
     Shared,
     one_line,
     open_row,
@@ -22,7 +24,6 @@ from localmem.interfaces.cli.common import (
     print_json,
     read_text,
     shared,
-    when,
 )
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _LABEL = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _LIMIT_TOKENS = 300  # of a block that is added without saying
+_BLOCK = click.argument("label", metavar="[BLOCK]", required=False)
 
 
 @click.group()
@@ -87,22 +89,44 @@ def add(shared: Shared, label: str, description: str | None, limit: int | None, 
 
 
 @memory.command()
-@click.argument("label", metavar="[BLOCK]", required=False)
-@click.option("-n", "--number", type=click.IntRange(min=1), default=20, show_default=True, help="How many, at most.")
+@_BLOCK
+@NUMBER
 @shared(AGENT, JSON)
 def history(shared: Shared, label: str | None, number: int) -> None:
-    """What was written to BLOCK, or to all of them, by whom and when; newest first."""
-    with open_row(shared) as (store, row):
-        entries = store.block_history(row.id, label, number)
-    if shared.as_json:
-        print_json([asdict(entry) for entry in entries])
+    """What was done to BLOCK, or to all of them, by whom and when; newest first."""
+    edits.show_history(shared, number, "block", label)
+
+
+@memory.command()
+@click.argument("label", metavar="BLOCK")
+@click.option("--since", type=click.IntRange(min=1), metavar="EDIT", help="From that edit on; only the newest without.")
+@shared(AGENT)
+def diff(shared: Shared, label: str, since: int | None) -> None:
+    """What the newest edit of BLOCK changed in it, or all edits from one on."""
+    with edits.open_history(shared) as found:
+        made = [edit for edit in found.edits("block", label) if since is None or edit.number >= since]
+    if not made:
+        shared.say("Nothing was done to it.")
         return
-    if not entries:
-        shared.say("Nothing was written yet.")
-    for entry in entries:
-        step = "" if entry.step_id is None else f", step {entry.step_id}"
-        click.echo(f"[{when(entry.created_at)}] {entry.label}, by {entry.author}{step}:")
-        click.echo(_indented(entry.value or "(empty)"))
+    first = made[0] if since is None else made[-1]
+    click.echo(edits.diff_text(label, first.before, made[0].after) or "The text is the same.")
+
+
+@memory.command()
+@_BLOCK
+@click.option("--edit", "number", type=click.IntRange(min=1), metavar="EDIT", help="That one, an undo too.")
+@shared(AGENT, JSON)
+def undo(shared: Shared, label: str | None, number: int | None) -> None:
+    """Take back the newest edit of BLOCK, or of any block; again for the one before it."""
+    edits.undo(shared, "block", label, number=number)
+
+
+@memory.command()
+@_BLOCK
+@shared(AGENT, JSON)
+def redo(shared: Shared, label: str | None) -> None:
+    """Take back the newest undo, unless something was done after it."""
+    edits.redo(shared, "block", label)
 
 
 class _Shown(Protocol):

@@ -42,13 +42,14 @@ def add(shared: Shared, name: str, at: str, note: str) -> None:
     from localmem.kernel.tokens import clean
     from localmem.runtime import utc_now
     from localmem.storage.agent_store import TimerRow
+    from localmem.storage.edit_log import Attribution
 
     if not name.strip() or len(name) > _NAME_CHARACTERS:
         raise click.UsageError(f"NAME must have 1 to {_NAME_CHARACTERS} characters.")
     now = utc_now()
     timer = TimerRow(one_line(clean(name)), at.strip(), clean(read_text(note)), next_due(at, now), now)
     with open_row(shared) as (store, row):
-        stored = store.put_timer(row.id, timer)
+        stored = store.put_timer(row.id, timer, Attribution("user", now))
     if shared.as_json:
         print_json(asdict(stored))
     else:
@@ -79,9 +80,12 @@ def list_timers(shared: Shared) -> None:
 @shared(AGENT, YES)
 def delete(shared: Shared, name: str, yes: bool) -> None:
     """Drop the timed event NAME."""
+    from localmem.runtime import utc_now
+    from localmem.storage.edit_log import Attribution
+
     confirm(f"Delete the timed event {name!r}?", yes=yes)
     with open_row(shared) as (store, row):
-        found = store.delete_timer(row.id, name)
+        found = store.delete_timer(row.id, name, Attribution("user", utc_now()))
     if not found:
         raise LocalmemError(f"nothing is scheduled as {name!r}", "localmem schedule list shows what is.")
     shared.say(f"Deleted {name}.")
@@ -93,8 +97,9 @@ def delete(shared: Shared, name: str, yes: bool) -> None:
 def pause(shared: Shared, minutes: int) -> None:
     """Hold all timed events back for MINUTES; 0 lets them run again."""
     from localmem.runtime import utc_now
+    from localmem.storage.edit_log import Attribution
 
     until = utc_now() + timedelta(minutes=minutes) if minutes else None
     with open_row(shared) as (store, row):
-        store.pause_timers(row.id, until)
+        store.pause_timers(row.id, until, Attribution("user", utc_now()))
     shared.say("Timed events run." if until is None else f"Timed events are held back until {when(until)}.")
