@@ -90,5 +90,9 @@ class WorkingContextFull(FunctionError):
     """The edit would take a block over its limit; the block is unchanged."""
 
 
+class Unconfirmed(FunctionError):
+    """The edit would lose much; it is made when the same call comes again."""
+
+
 class BlockNotFound(FunctionError):
     """No block has that label."""

@@ -139,6 +139,9 @@ class TimedBackend(ScriptedBackend):
             del self.script[0]
 
 
+_STANDING = "Keeps bees, and sails on Sundays with her brother."  # so that no edit empties the block: that takes two calls
+
+
 class Conversation:
     """One agent and its user, turn after turn. `seed` makes the talk, the same again with the same seed."""
 
@@ -154,6 +157,7 @@ class Conversation:
         self.agent: Agent = open_agent(
             "growth", settings=self.settings, backend=self.backend, embedder=HashEmbedder(), now=lambda: self._now
         )
+        self.agent.set_block("human", _STANDING)
 
     def turn(self) -> Turn:
         """One turn of the conversation."""

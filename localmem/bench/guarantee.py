@@ -154,7 +154,7 @@ def _attempt(
     wanted = forcing.wanted
     made = step.call if step.call is not None and step.call.name == wanted else None
     valid, finished = is_valid(made, functions), forcing.finish_reason == "stop"
-    executable = made is not None and step.result.ok
+    executable = made is not None and step.result.could_run
     failure = ""
     if not (valid and executable and finished):
         written = "" if made is None else json.dumps(dict(made.arguments), ensure_ascii=False)

@@ -102,13 +102,13 @@ def judge(
         call="" if call is None else f"{call.name}({json.dumps(dict(call.arguments), ensure_ascii=False)})",
         function="" if call is None else call.name,
         valid=is_valid(call, functions),
-        executable=step.result.ok,
+        executable=step.result.could_run,
         right_function=case.right_function(call),
         right_call=case.right_call(call),
         only_reply=set(case.expect) == {"send_message"},
         tokens=step.usage.generated_tokens,
         seconds=round(step.usage.read_seconds + step.usage.write_seconds, 4),
-        result="" if step.result.ok else step.result.text,
+        result="" if step.result.could_run else step.result.text,
     )
 
 

@@ -73,6 +73,9 @@ _PROMISED = (
     "call nothing_to_save."
 )
 _ECHOED = "You have only said back what the user told you, and saved nothing. Save it now."
+_INTERRUPTED = (
+    f"{FAILURE}this was interrupted; whether it was carried out is not known. It is not done again by itself."
+)
 _RULE = "You answer with one call and nothing else:"
 _RULE_PLAIN = "You answer in plain words, or call one so:"
 _STOPPED = " […]"  # ends a reply the user interrupted
@@ -133,6 +136,7 @@ class Agent:
         self._busy = threading.Lock()
         self._cancellation = Cancellation()
         self._own_functions: dict[str, FunctionSpec] = {}
+        self._runs_own = False
         self._event_kind = ""
         self._step_id: int | None = None
         self._author: Author = "user"
@@ -177,6 +181,7 @@ class Agent:
         Raises as `handle` does.
         """
         with self._one_at_a_time():
+            self._close_open_call()
             chain = self._unfinished()
             if chain is not None:
                 self._event_kind = chain.kind
@@ -185,6 +190,7 @@ class Agent:
     def note(self, event: Event) -> None:
         """Put an event into the queue without running the processor: it is read with the next one."""
         self.wake()
+        self._close_open_call()
         self._event_kind = event.kind
         with self._undone_together():
             if isinstance(event, UserMessage):
@@ -409,6 +415,7 @@ class Agent:
 
     def _run(self, chain: Chain, on_reply: OnReply | None) -> Iterator[Step]:
         """The steps of an event that stands in the queue, and of the memory-pressure warning when that is due."""
+        self._memory_functions.forget_question()
         yield from (
             self._save_what_matters(chain) if chain.kind == "memory_pressure" else self._deal_with(chain, on_reply)
         )
@@ -527,6 +534,7 @@ class Agent:
             return Step(None, FunctionResult(False, "Stopped by the user."), Usage())
         grammar = self.grammar(phase, heartbeat=heartbeat, without=without)
         grammar = replace(grammar, choices=chain.narrow(grammar.choices))
+        allowed = [choice.name for choice in grammar.choices]
         stream = ReplyStream(self.frame, on_reply) if on_reply is not None else None
         prompt = self.main_context.prompt()
         completion = self.backend.complete(
@@ -543,7 +551,9 @@ class Agent:
             with self._undone_together():
                 self._step_id = self._store.add_step(self.id, self._event_kind, self._now())
                 self._trace("step", completion, prompt.ids)
-                step = self._carry_out(completion, [choice.name for choice in grammar.choices])
+                step = self._carry_out(completion, allowed)
+            if isinstance(step, FunctionCall):
+                step = self._run_own(step, completion, allowed)
         finally:
             self._step_id = None
         if stream is not None and step.reply is not None and on_reply is not None:
@@ -556,19 +566,19 @@ class Agent:
         lines = [line for block in self.working_context.blocks for line in block.lines]
         return Guidance(self.calibration, self.signs(), line_weights(chain.text, lines))
 
-    def _carry_out(self, completion: Completion, allowed: list[str]) -> Step:
+    def _carry_out(self, completion: Completion, allowed: list[str]) -> Step | FunctionCall:
+        """The step, or, of a function of the user's own, the call that is still to be run."""
         if completion.finish_reason == "cancelled":
             return self._stop(completion)
         try:
             call = parse(completion, self.frame)
         except FunctionError as error:
             return self._fail(completion, FunctionResult(False, f"{FAILURE}{error}"))
-        functions = {**self._memory_functions.specs, **self._own_functions}
-        self._author = "model"
-        try:
-            result = execute(call, functions, allowed=allowed)
-        finally:
-            self._author = "user"
+        if call.name in self._own_functions:
+            self._append_call("call", _written(call), completion)
+            return call
+        with self._as_model():
+            result = execute(call, self._memory_functions.specs, allowed=allowed)
         step = Step(call, result, completion.usage, self._step_id or 0)
         said = step.reply
         text = said if said is not None else _written(call)
@@ -577,6 +587,36 @@ class Agent:
         if said is None:
             self._append_result(call, result.text)
         return step
+
+    def _run_own(self, call: FunctionCall, completion: Completion, allowed: list[str]) -> Step:
+        """Run a function of the user's own. What it does outside of the database cannot be rolled back, so its call is
+        on disk before it runs: where the process ends in it, that it was called is known (`_close_open_call`)."""
+        self._runs_own = True
+        try:
+            with self._as_model():
+                result = execute(call, self._own_functions, allowed=allowed)
+        finally:
+            self._runs_own = False
+        with self._undone_together():
+            self._append_result(call, result.text)
+        return Step(call, result, completion.usage, self._step_id or 0)
+
+    def _close_open_call(self) -> None:
+        """Tell the model of a call whose result never came, because the process ended or the disk was full."""
+        queue = self.main_context.queue
+        if not queue or queue[-1].kind != "call" or self._runs_own:
+            return
+        with self._undone_together():
+            self._tell("function", "result", _INTERRUPTED)
+
+    @contextmanager
+    def _as_model(self) -> Generator[None]:
+        """What is changed in here is the model's doing."""
+        self._author = "model"
+        try:
+            yield
+        finally:
+            self._author = "user"
 
     def _append_result(self, call: FunctionCall, text: str) -> None:
         """What came of a call. Behind what a search found stands the user's question once more: by then it is far away,

@@ -1,7 +1,8 @@
 """The calls of one event, in order, and what they leave to call next: by the tool rules, and by plain sense. Pure.
 
-Plain sense: the call that has just failed fails again, a search made twice finds the same, and a function that works
-may be repeated without end by a small model. The grammar leaves all three out.
+Plain sense: the call that has just failed fails again (unless the model was asked whether it means it), a search made
+twice finds the same, and a function that works may be repeated without end by a small model. The grammar leaves all
+three out.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class Chain:
                 schema = excluding(schema, {_PAGE: 1, **call.arguments})
         if schema is not None and self.done:
             call, result = self.done[-1]
-            if not result.ok and call.name == choice.name:
+            if not (result.ok or result.unconfirmed) and call.name == choice.name:
                 schema = excluding(schema, call.arguments)
         return None if schema is None else replace(choice, parameters=schema)
 

@@ -18,6 +18,7 @@ from localmem.errors import (
     FunctionFailed,
     InvalidArguments,
     StorageError,
+    Unconfirmed,
     UnknownFunction,
 )
 from localmem.kernel.messages import FAILURE, FunctionCall, FunctionResult
@@ -37,7 +38,7 @@ def execute(call: FunctionCall, functions: Mapping[str, FunctionSpec], *, allowe
     try:
         return FunctionResult(True, _run(call, functions, allowed))
     except FunctionError as error:
-        return FunctionResult(False, f"{FAILURE}{error}")
+        return FunctionResult(False, f"{FAILURE}{error}", unconfirmed=isinstance(error, Unconfirmed))
 
 
 def _run(call: FunctionCall, functions: Mapping[str, FunctionSpec], allowed: Collection[str]) -> str:

@@ -81,10 +81,16 @@ FAILURE = "Error: "
 
 @dataclass(frozen=True, slots=True)
 class FunctionResult:
-    """What came of a call; `text` is read by the model."""
+    """What came of a call; `text` is read by the model. An `unconfirmed` one is carried out when it comes again."""
 
     ok: bool
     text: str
+    unconfirmed: bool = False
+
+    @property
+    def could_run(self) -> bool:
+        """Whether the call was one that can be carried out: it was, or the model is asked whether it means it."""
+        return self.ok or self.unconfirmed
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from localmem.calls.frame import HEARTBEAT, THOUGHT, Thought
 from localmem.calls.grammar import NOT_BLANK, ROOM, FunctionChoice, Schema
 from localmem.calls.spec import FunctionSpec
-from localmem.errors import InvalidArguments, WorkingContextFull
+from localmem.errors import InvalidArguments, Unconfirmed, WorkingContextFull
 from localmem.kernel.messages import SAVING, SPOKEN_KINDS, FunctionCall, Message, newest_exchange
 from localmem.kernel.tokens import Tokenizer, can_write, clean, count, cut, fits
 from localmem.memory.archival import Archival, Passage
@@ -117,6 +117,7 @@ class MemoryFunctions:
             if name in declarations
         }
         self._open = self.specs.keys() - (set(closed) - _ENDS)
+        self._asked: tuple[str, str, str] | None = None
         self._overflows = "archival_memory_insert" in self._open  # what a block has no room for goes there
 
     def shown(self) -> list[FunctionSpec]:
@@ -124,6 +125,10 @@ class MemoryFunctions:
         warning itself."""
         hidden = {NOTHING} if self._has_timers() else {NOTHING, "pause_heartbeats"}
         return [spec for name, spec in self.specs.items() if name not in hidden]
+
+    def forget_question(self) -> None:
+        """An edit that was to be confirmed no longer is: another event has come."""
+        self._asked = None
 
     # -- what a step may call ------------------------------------------------------------------------------------
 
@@ -383,7 +388,13 @@ class MemoryFunctions:
         return "Saved." if added else f"{label} says that already; nothing changed."
 
     def core_memory_replace(self, label: str, old_content: str, new_content: str) -> str:
-        if not self._working_context().replace(label, old_content, new_content):
+        edit, asked, self._asked = (label, old_content, new_content), self._asked, None
+        try:
+            changed = self._working_context().replace(*edit, confirmed=edit == asked)
+        except Unconfirmed:
+            self._asked = edit
+            raise
+        if not changed:
             return f"{label} says that already; nothing changed."
         return "Saved." if new_content.strip() else "Deleted."
 

@@ -10,11 +10,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from localmem.errors import BlockNotFound, InvalidArguments, WorkingContextFull
+from localmem.errors import BlockNotFound, InvalidArguments, Unconfirmed, WorkingContextFull
 from localmem.kernel.tokens import Tokenizer, clean, count, fits
 
 PERSONA = "persona"
 """The block that is the agent itself: what the user wants of it stands there."""
+
+LARGEST_DROP = 0.5
+"""The share of a block's tokens that one edit of the model may take away before it is asked whether it means it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +86,12 @@ class WorkingContext(Mapping[str, str]):
         self._put(block, f"{block.value}\n{addition}" if block.value.strip() else addition)
         return True
 
-    def replace(self, label: str, old: str, new: str) -> bool:
-        """Change the one place that reads `old` into `new`; an empty `new` deletes it. False when they are the same."""
+    def replace(self, label: str, old: str, new: str, *, confirmed: bool = True) -> bool:
+        """Change the one place that reads `old` into `new`; an empty `new` deletes it. False when they are the same.
+
+        Raises Unconfirmed, and changes nothing, when that takes more than LARGEST_DROP of the block away and is not
+        `confirmed`.
+        """
         block = self._writable(label)
         if not old:
             raise InvalidArguments("old_content is empty; copy the text to change from the block")
@@ -97,8 +104,23 @@ class WorkingContext(Mapping[str, str]):
                 problem = "is not in" if found == 0 else f"stands {found} times in"
                 raise InvalidArguments(f"{old!r} {problem} {label!r}, which reads:\n{block.value}")
             value = block.value.replace(old, clean(new).strip())
-        self._put(block, "\n".join(line for line in value.split("\n") if line.strip()))
+        value = "\n".join(line for line in value.split("\n") if line.strip())
+        if not confirmed:
+            self._check_drop(block, value)
+        self._put(block, value)
         return True
+
+    def _check_drop(self, block: Block, value: str) -> None:
+        """Raises Unconfirmed where `value` is much less than the block holds."""
+        held = "\n".join(dict.fromkeys(block.lines))  # a line that stands there twice is lost once
+        before = count(self._tokenizer, held)
+        after = count(self._tokenizer, value) if len(value) < len(held) else before
+        if before - after > LARGEST_DROP * before:
+            kept = f"only {value!r} of it" if value else "nothing of it"
+            raise Unconfirmed(
+                f"that would leave {kept} in {block.label!r}, which reads:\n{block.value}\nNothing has changed yet. "
+                "If you mean it, make the same call again"
+            )
 
     def set(self, label: str, value: str) -> None:
         """Rewrite a whole block. For people: it may write a read-only block too."""

@@ -23,6 +23,10 @@ State = Mapping[str, Any]
 """How an item is, as JSON has it. Any: text, numbers, flags, or ids."""
 
 
+SEALED = ("number", "kind", "item", "before", "after", "author", "reverts", "created_at")
+"""The fields of an edit that its digest is of, in their order."""
+
+
 @dataclass(frozen=True, slots=True)
 class Attribution:
     """Whose a change is, when, and in which step of the agent; without a step for what was done outside of any."""
@@ -71,7 +75,7 @@ class EditLog:
                 "SELECT number, digest FROM edit WHERE agent_id = ? ORDER BY number DESC LIMIT 1", (agent_id,)
             )
             number = 1 if last is None else last["number"] + 1
-            fields = (number, kind, storable(item), _json(before), _json(after), by.author, reverts)
+            fields = (number, kind, storable(item), state_text(before), state_text(after), by.author, reverts)
             moment = utc_text(by.moment)
             self._database.execute(
                 "INSERT INTO edit (agent_id, number, kind, item, before, after, author, reverts, created_at, "
@@ -105,15 +109,15 @@ class EditLog:
         """The number of the first edit that is not as it was written; None when all are."""
         digest, expected = b"", 1
         for row in self._database.rows("SELECT * FROM edit WHERE agent_id = ? ORDER BY number", (agent_id,)):
-            fields = [row[name] for name in ("number", "kind", "item", "before", "after", "author", "reverts")]
-            digest = seal(digest, *fields, row["created_at"])
+            digest = seal(digest, *(row[name] for name in SEALED))
             if row["number"] != expected or digest != row["digest"]:
                 return row["number"]
             expected += 1
         return None
 
 
-def _json(state: State | None) -> str | None:
+def state_text(state: State | None) -> str | None:
+    """A state as it is written."""
     return None if state is None else storable(json.dumps(state, ensure_ascii=False, sort_keys=True))
 
 

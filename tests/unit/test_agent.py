@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Annotated
@@ -483,6 +484,143 @@ def test_own_function_that_raises_is_a_result():
     assert replies(steps) == ["No idea."]
 
 
+class Crash(BaseException):
+    """The end of the process, as far as an agent can tell."""
+
+
+def test_a_call_that_was_cut_off_is_closed_and_never_made_again_by_itself(database: Database):
+    called: list[str] = []
+
+    def pay(amount: int) -> str:
+        """Pay an amount."""
+        called.append(str(amount))
+        raise Crash
+
+    agent = scripted_agent([FunctionCall("pay", {"amount": 3})], database=database)
+    agent.function(pay)
+    with pytest.raises(Crash):
+        list(agent.send("Pay 3."))
+
+    again = scripted_agent([say("I cannot tell whether it was paid.")], database=database)
+    again.function(pay)
+    assert again.main_context.queue[-1].kind == "call", "what was called is on disk before it is carried out"
+    assert replies(again.resume()) == ["I cannot tell whether it was paid."]
+
+    assert called == ["3"]
+    result = next(message for message in stored_messages(again, database) if message.kind == "result")
+    assert "interrupted" in result.text
+    assert "interrupted" in prompt_read(again, 0)
+
+
+def test_an_open_call_is_closed_before_the_next_event(database: Database):
+    def pay(amount: int) -> str:
+        """Pay an amount."""
+        raise Crash
+
+    agent = scripted_agent([FunctionCall("pay", {"amount": 3}), say("Hello.")], database=database)
+    agent.function(pay)
+    with pytest.raises(Crash):
+        list(agent.send("Pay 3."))
+
+    list(agent.send("Are you there?"))
+
+    kinds = [message.kind for message in stored_messages(agent, database)]
+    assert kinds == ["user_message", "call", "result", "user_message", "reply"]
+
+
+def test_a_result_that_cannot_be_written_leaves_the_call_open_and_then_closed(database: Database):
+    agent = scripted_agent([FunctionCall("pay", {"amount": 3}), say("Hello.")], database=database)
+
+    @agent.function
+    def pay(amount: int) -> str:
+        """Pay an amount."""
+        database.execute("CREATE TRIGGER full BEFORE INSERT ON message BEGIN SELECT RAISE(ABORT, 'full'); END")
+        return f"Paid {amount}."
+
+    with pytest.raises(sqlite3.Error, match="full"):
+        list(agent.send("Pay 3."))
+    database.execute("DROP TRIGGER full")
+    assert agent.main_context.queue[-1].kind == "call"
+
+    list(agent.send("Are you there?"))
+
+    assert "interrupted" in next(m.text for m in stored_messages(agent, database) if m.kind == "result")
+
+
+def test_an_own_function_may_tell_the_agent_something_while_it_runs(database: Database):
+    agent = scripted_agent([FunctionCall("ring", {}), say("It rang.")], database=database)
+
+    @agent.function
+    def ring() -> str:
+        """Ring the bell."""
+        agent.note(SystemMessage("The bell rings."))
+        return "Done."
+
+    assert replies(agent.send("Ring!")) == ["It rang."]
+    assert "interrupted" not in " ".join(message.text for message in stored_messages(agent, database))
+
+
+def test_what_an_own_function_changes_is_the_models(database: Database):
+    agent = scripted_agent([FunctionCall("rename", {}), say("Done.")], database=database)
+
+    @agent.function
+    def rename() -> None:
+        """Rename the user."""
+        agent.set_block("human", "Eva.")
+
+    list(agent.send("Rename me."))
+    assert agent.history("block")[0].author == "model"
+
+
+def replace_call(old: str, new: str) -> FunctionCall:
+    return FunctionCall("core_memory_replace", {"label": "human", "old_content": old, "new_content": new})
+
+
+def test_an_edit_that_empties_a_block_is_made_when_it_is_called_again(database: Database):
+    emptying = replace_call("Ana is allergic to walnuts.", "")
+    agent = scripted_agent([emptying, emptying, say("Forgotten.")], database=database)
+    agent.set_block("human", "Ana is allergic to walnuts.")
+
+    steps = list(agent.send("Forget what you know about my allergy."))
+
+    assert [step.result.ok for step in steps] == [False, True, True]
+    assert "nothing of it" in steps[0].result.text
+    assert "make the same call again" in steps[0].result.text
+    assert agent.working_context["human"] == ""
+    agent.undo("block")
+    assert agent.working_context["human"] == "Ana is allergic to walnuts."
+
+
+def test_an_edit_that_is_not_confirmed_is_not_made(database: Database):
+    agent = scripted_agent([replace_call("Ana is allergic to walnuts.", ""), say("I keep it."), *_emptied_later()])
+    agent.set_block("human", "Ana is allergic to walnuts.")
+
+    list(agent.send("Forget it?"))
+    assert agent.working_context["human"] == "Ana is allergic to walnuts."
+    steps = list(agent.send("Forget it."))
+
+    assert not steps[0].result.ok, "asked anew: the first question was of another event"
+    assert agent.working_context["human"] == "Ana is allergic to walnuts."
+
+
+def _emptied_later() -> list[FunctionCall]:
+    return [replace_call("Ana is allergic to walnuts.", ""), say("I keep it still.")]
+
+
+def test_a_longer_line_or_a_small_loss_needs_no_confirmation():
+    agent = scripted_agent([replace_call("Ana sails.", "Ana sails to Faro."), say("Noted.")])
+    agent.set_block("human", "Ana sails.\nShe is allergic to walnuts and to penicillin.\nShe has a dog called Rex.")
+    assert all(step.result.ok for step in agent.send("I sail to Faro."))
+    assert agent.working_context["human"].startswith("Ana sails to Faro.")
+
+
+def test_a_person_empties_a_block_without_being_asked():
+    agent = scripted_agent()
+    agent.set_block("human", "Ana is allergic to walnuts.")
+    agent.set_block("human", "")
+    assert agent.working_context["human"] == ""
+
+
 def test_own_function_cannot_take_the_name_of_a_built_in_one():
     def send_message(message: str) -> None:
         """Shout."""
@@ -740,14 +878,31 @@ def test_full_disk_in_the_middle_of_a_step_leaves_memory_as_the_disk_has_it(any_
     with pytest.raises(StorageError, match="no space left"):
         list(agent.send("I am Ana."))
     free_disk(any_database)
-    assert agent.working_context["human"] == ""
+    # The function of the user's own ran, and what it did is done; only its result could not be kept.
+    assert agent.working_context["human"] == "kept"
     reopened = make_agent(ScriptedBackend(window=30_000), database=any_database)
+    assert reopened.working_context["human"] == "kept"
     assert agent.main_context.queue == reopened.main_context.queue
-    assert [m.text for m in agent.main_context.queue] == ["Before.", "I am Ana."]
+    assert [m.text for m in agent.main_context.queue] == ["Before.", "I am Ana.", "keep(text='x')"]
     # The prefix differs by the function of one's own, which is not stored; the rest must not.
     start, other = agent.main_context.preamble_tokens, reopened.main_context.preamble_tokens
     assert agent.main_context.prompt().ids[start:] == reopened.main_context.prompt().ids[other:]
     assert replies(agent.send("Again."))
+
+
+def test_a_step_whose_last_write_fails_is_undone_whole(database: Database):
+    agent = scripted_agent([append("Name: Ana."), say("Hello.")], database=database)
+    database.execute(
+        "CREATE TRIGGER full BEFORE INSERT ON message WHEN new.kind = 'result' BEGIN SELECT RAISE(ABORT, 'full'); END"
+    )
+    with pytest.raises(sqlite3.Error, match="full"):
+        list(agent.send("I am Ana."))
+    database.execute("DROP TRIGGER full")
+    assert agent.working_context["human"] == ""
+    assert [edit.item for edit in agent.history()] == ["human", "persona"], "as it began"
+    assert kinds(agent) == ["user_message"]
+    reopened = make_agent(ScriptedBackend(), database=database)
+    assert agent.main_context.prompt().ids == reopened.main_context.prompt().ids
 
 
 def test_full_disk_when_the_event_arrives_leaves_no_trace_of_it(any_database: Database):
