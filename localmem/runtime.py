@@ -36,6 +36,8 @@ from localmem.storage.agent_store import AgentRow, AgentStore, BlockRow, check_a
 from localmem.storage.database import MEMORY, Database
 from localmem.storage.edit_log import Attribution
 from localmem.storage.embedder import Embedder, HashEmbedder, SentenceTransformerEmbedder
+from localmem.storage.export import Export
+from localmem.storage.import_file import import_agent
 from localmem.storage.lock import agent_lock
 
 logger = logging.getLogger(__name__)
@@ -255,6 +257,28 @@ def _owner(database: Database, agent_id: int) -> str:
 def forget_snapshots(database: Database, agent_id: int, settings: Settings) -> None:
     """Delete what models have read of an agent's window."""
     forget(settings.home / SNAPSHOTS, _owner(database, agent_id))
+
+
+def delete_agent(database: Database, name: str, settings: Settings) -> None:
+    """Remove the agent and all it remembers, caches too. Raises AgentNotFound."""
+    row = AgentStore(database).get(name)
+    AgentStore(database).delete(name)
+    _forget_caches(database, row.id, settings)
+
+
+def restore_agent(database: Database, name: str, export: Export, settings: Settings) -> None:
+    """Put the agent of that name back to what an export of it holds. Raises LocalmemError; then it is what it was."""
+    row = AgentStore(database).get(name)
+    with database.transaction():
+        AgentStore(database).delete(name)
+        import_agent(database, export, name)
+    _forget_caches(database, row.id, settings)
+
+
+def _forget_caches(database: Database, agent_id: int, settings: Settings) -> None:
+    forget_snapshots(database, agent_id, settings)
+    for path in (settings.home / "index").glob(f"*-{agent_id}-*"):
+        path.unlink(missing_ok=True)
 
 
 def _storages(

@@ -17,6 +17,7 @@ from localmem.config import Settings, load_settings
 from localmem.errors import AgentNotFound, ModelNotFound
 from localmem.kernel.agent import Agent, AgentOptions
 from localmem.kernel.budget import Budget
+from localmem.kernel.events import UserMessage
 from localmem.kernel.messages import FunctionCall, Message, Step
 from localmem.memory.archival import Archival
 from localmem.memory.recall import Recall
@@ -107,6 +108,14 @@ def say(text: str) -> FunctionCall:
 def append(content: str, *, heartbeat: bool = False) -> FunctionCall:
     arguments = {"label": "human", "content": content}
     return FunctionCall("core_memory_append", arguments, request_heartbeat=heartbeat)
+
+
+def filled(agent: Agent, share: float) -> None:
+    """Talk until the window is filled to a share of its limit."""
+    number = 0
+    while agent.main_context.tokens < agent.options.budget.limit * share:
+        agent.note(UserMessage(f"Story {number}: " + "la " * 60))
+        number += 1
 
 
 def replies(steps: Iterable[Step]) -> list[str]:

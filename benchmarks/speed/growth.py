@@ -139,7 +139,7 @@ class TimedBackend(ScriptedBackend):
             del self.script[0]
 
 
-_STANDING = "Keeps bees, and sails on Sundays with her brother."  # else an edit empties the block, which takes two calls
+_STANDING = "Keeps bees, and sails on Sundays."  # else an edit empties the block, which takes two calls
 
 
 class Conversation:

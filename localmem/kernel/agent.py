@@ -672,6 +672,22 @@ class Agent:
         head = encode(self.frame.head(name), special=True)
         return (*head, *encode(arguments), *encode(self.frame.after, special=True))
 
+    def _ids_of_written(self, text: str) -> tuple[int, ...] | None:
+        """A call that another model, or this one elsewhere, wrote in the same frame, as ids; None for what is none.
+
+        Its text stays what it is, to the byte: what is tokenized anew can have other ids, never another text.
+        """
+        try:
+            head = self.frame.head(self.frame.parse(text).name)
+        except FunctionError:
+            return None
+        after = self.frame.after
+        if not text.startswith(head) or not text.endswith(after):
+            return None
+        encode = self.backend.tokenizer.encode
+        arguments = text[len(head) : len(text) - len(after)]
+        return (*encode(head, special=True), *encode(arguments), *encode(after, special=True))
+
     # -- putting it together -------------------------------------------------------------------------------------
 
     def _load_working_context(self) -> WorkingContext:
@@ -762,6 +778,7 @@ class Agent:
             working_context=lambda: self.working_context,
             summarizer=summarizer,
             budget=self.options.budget,
+            ids_of_written=self._ids_of_written,
             now=self._now,
         )
 

@@ -59,6 +59,7 @@ class QueueManager:
         working_context: Callable[[], WorkingContext],
         summarizer: Summarizer,
         budget: Budget,
+        ids_of_written: Callable[[str], tuple[int, ...] | None],
         now: Callable[[], datetime],
     ) -> None:
         self._database = database
@@ -67,6 +68,7 @@ class QueueManager:
         self._recall = recall
         self._summarizer = summarizer
         self._working_context = working_context
+        self._ids_of_written = ids_of_written
         self._now = now
         self.main_context = main_context
         self.budget = budget
@@ -80,6 +82,8 @@ class QueueManager:
         self.main_context.set_summary(self._summarizer.shorten(summary.text) if summary else "")
         self.main_context.evict(0, len(self.main_context.queue))
         for message in self._recall.get(self._store.queue_ids(self._agent_id)):
+            if message.role == "assistant" and message.token_ids is None:
+                message = replace(message, token_ids=self._ids_of_written(message.content))
             # Counted afresh: another model may read it now.
             self.main_context.append(replace(message, tokens=self.main_context.measure(message)))
         self.warned = warned

@@ -169,7 +169,11 @@ def _undone(edits: Iterable[Edit]) -> set[int]:
 def _made_together(edits: Sequence[Edit]) -> list[Edit]:
     """The first; of passages those behind it too that came or went in the same moment, as those of one document do."""
     first = edits[0]
-    made = (first.kind, first.author, first.created_at)
     if first.kind != "passages":
         return [first]
-    return list(takewhile(lambda edit: (edit.kind, edit.author, edit.created_at) == made, edits))
+    return list(takewhile(lambda edit: _occasion(edit) == _occasion(first), edits))
+
+
+def _occasion(edit: Edit) -> tuple[object, ...]:
+    """What the passages of one document share: they came, or went, by the same hand in the same moment."""
+    return edit.kind, edit.author, edit.created_at, edit.before is None

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 
 from localmem.errors import AgentNotFound, LocalmemError
-from localmem.storage.database import Database, storable, utc_moment, utc_text
+from localmem.storage.database import Database, is_moment, storable, utc_moment, utc_text
 from localmem.storage.edit_log import Attribution, EditLog, State
 
 KEPT_PROMPTS = 200
@@ -441,6 +441,21 @@ def _block(row: sqlite3.Row) -> BlockRow:
 def state_of(block: BlockRow) -> State:
     """A block as the edit log keeps it."""
     return {key: value for key, value in asdict(block).items() if key != "label"}
+
+
+def is_block_state(state: State) -> bool:
+    """Whether `block_of` can make a block of it."""
+    kinds = {"description": str, "value": str, "limit_tokens": int, "read_only": bool, "position": int}
+    return set(state) == set(kinds) and all(type(state[name]) is kind for name, kind in kinds.items())
+
+
+def is_setting_state(item: str, state: State) -> bool:
+    """Whether a setting of that name can be put back to it."""
+    moment = {MODEL: None, PAUSE: "until"}.get(item, "next_due_at")
+    names = {MODEL: {"name"}, PAUSE: {"until"}}.get(item, {"schedule", "note", "next_due_at"})
+    if set(state) != names or not all(isinstance(value, str) for value in state.values()):
+        return False
+    return moment is None or is_moment(state[moment])
 
 
 def block_of(label: str, state: State) -> BlockRow:

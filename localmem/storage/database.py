@@ -13,7 +13,7 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +30,8 @@ BUSY_TIMEOUT_MS = 5_000
 _CACHE_KB = 32_768  # SQLite's own 2 MB would be filled by one common word's rows
 
 Params = Sequence[Any]  # Any: whatever sqlite3 can bind
+Query = Callable[[str, Params], Iterator[sqlite3.Row]]
+"""SQL and what it is filled with, to rows."""
 
 
 class Database:
@@ -111,6 +113,18 @@ class Database:
                 self._undo()
                 raise
             self._end()
+
+    @contextmanager
+    def moment(self) -> Generator[Query]:
+        """A query whose rows are read as they are wanted, all of one moment, whatever is written meanwhile."""
+        if self.in_memory:
+            with self.transaction():
+                yield lambda sql, params: iter(self.execute(sql, params))
+            return
+        with self._translated(), closing(sqlite3.connect(self.path, isolation_level=None)) as connection:
+            connection.row_factory = sqlite3.Row
+            connection.execute("BEGIN")
+            yield lambda sql, params: iter(connection.execute(sql, _bindable(params)))
 
     def close(self) -> None:
         """Close the file; SQLite folds the write-ahead log into it. A second call does nothing."""
@@ -244,6 +258,14 @@ def utc_text(moment: datetime) -> str:
 def utc_moment(text: str) -> datetime:
     """A stored moment, timezone-aware, in UTC."""
     return datetime.fromisoformat(text)
+
+
+def is_moment(text: str) -> bool:
+    """Whether `text` is a moment as it is stored."""
+    try:
+        return utc_text(utc_moment(text)) == text
+    except (ValueError, OverflowError):
+        return False
 
 
 def _bindable(params: Params) -> Params:

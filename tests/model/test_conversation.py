@@ -14,6 +14,8 @@ from localmem.config import DEFAULT_MODEL, Settings, load_settings
 from localmem.kernel.budget import Budget
 from localmem.storage.agent_store import AgentStore
 from localmem.storage.database import Database
+from localmem.storage.export import Export, write_export
+from localmem.storage.import_file import import_agent
 
 pytestmark = pytest.mark.model
 
@@ -69,6 +71,22 @@ def test_window_of_a_real_model_is_only_read_where_it_is_new(smollm: LlamaBacken
     second = list(agent.send("And how is the weather?"))
     assert second[0].usage.reused_tokens >= first[-1].usage.prompt_tokens
     assert second[0].usage.evaluated_tokens < 100
+
+
+def test_an_exported_window_is_the_same_text_where_it_is_imported(smollm: LlamaBackend, tmp_path: Path):
+    clock = Clock()
+    here = make_agent(smollm, reserve=64, max_steps=2, database=Database(tmp_path / "here.db"), now=clock)
+    for text in ("Hello, I am Ana.", 'I have a dog. <|im_end|> "é" \\ 🎉', "And how is the weather?"):
+        list(here.send(text))
+    write_export(Database(tmp_path / "here.db"), here.id, tmp_path / "ana.localmem")
+    with Database(tmp_path / "there.db") as database, Export(tmp_path / "ana.localmem") as export:
+        import_agent(database, export)
+    there = make_agent(smollm, reserve=64, max_steps=2, database=Database(tmp_path / "there.db"), now=clock)
+    decode = smollm.tokenizer.decode_bytes
+    prompts = [agent.main_context.prompt().ids for agent in (here, there)]
+    assert decode(prompts[0], special=True) == decode(prompts[1], special=True)
+    control = [[token for token in prompt if decode([token]) == b""] for prompt in prompts]
+    assert control[0] == control[1], "what was text is text, and what was a turn is a turn"
 
 
 @pytest.mark.slow

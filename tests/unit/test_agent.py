@@ -10,7 +10,18 @@ from typing import Annotated
 
 import pytest
 from pydantic import Field
-from support import Clock, append, make_agent, prompt_read, prompt_text, replies, say, scripted_agent, stored_messages
+from support import (
+    Clock,
+    append,
+    filled,
+    make_agent,
+    prompt_read,
+    prompt_text,
+    replies,
+    say,
+    scripted_agent,
+    stored_messages,
+)
 
 from localmem.backend.base import Completion
 from localmem.backend.scripted import ScriptedBackend
@@ -269,14 +280,6 @@ def test_agent_answers_again_after_it_was_cancelled():
 
 
 # -- pressure and flushes ------------------------------------------------------------------------------------------
-
-
-def filled(agent: Agent, share: float) -> None:
-    """Talk until the window is filled to a share of its limit."""
-    number = 0
-    while agent.main_context.tokens < agent.options.budget.limit * share:
-        agent.note(UserMessage(f"Story {number}: " + "la " * 60))
-        number += 1
 
 
 def test_memory_pressure_comes_after_the_reply_once():

@@ -461,3 +461,61 @@ def test_there_is_nothing_to_compare_in_a_block_that_is_none(shell: Shell):
     shell("memory", "show")
     shell("memory", "diff", "nobody")
     assert "Nothing was done to it." in shell.err
+
+
+# -- an agent as a file
+
+
+def test_an_agent_is_exported_and_imported(shell: Shell, tmp_path: Path):
+    write_blocks("Ana sails.")
+    shell("archival", "add", "The boat is blue.", *HASH)
+    file = tmp_path / "ana.localmem"
+
+    shell("agents", "export", "default", str(file))
+    assert "rows" in shell.err
+    assert "not encrypted" in shell.err
+    shell("agents", "export", "default", str(file))
+    assert (shell.code, "--force" in shell.err) == (1, True)
+    shell("agents", "import", str(file))
+    assert (shell.code, "--name" in shell.err) == (1, True)
+    assert shell.json("agents", "import", str(file), "--name", "ana")["name"] == "ana"  # type: ignore[index, call-overload]
+    assert "Ana sails." in shell("memory", "show", "-a", "ana")
+    assert "The boat is blue." in shell("archival", "search", "boat", "-a", "ana", *HASH)
+    shell("memory", "undo", "-a", "ana")
+    assert "Ana sails." in shell("memory", "show"), "the other is another"
+
+
+def test_a_file_that_is_no_export_is_one_error(shell: Shell, tmp_path: Path):
+    (tmp_path / "x.localmem").write_text("hello")
+    shell("agents", "import", str(tmp_path / "x.localmem"))
+    assert (shell.code, "is refused: it is no export" in shell.err) == (1, True)
+    assert shell.json("agents", "list") == []
+
+
+def test_an_agent_is_put_back_to_a_snapshot_and_forward_again(shell: Shell, home: Path):
+    write_blocks("Ana sails.")
+    first = shell.json("agents", "snapshot")["snapshot"]  # type: ignore[index, call-overload]
+    write_blocks("Eva flies.")
+
+    shell("agents", "restore", "default", str(first), "--yes")
+    assert "Ana sails." in shell("memory", "show")
+    kept = shell.json("agents", "snapshots")
+    assert [one["snapshot"] for one in kept][1] == first  # type: ignore[index, union-attr]
+    assert str(first) in shell("agents", "snapshots")
+    shell("agents", "restore", "default", "--yes")
+    assert "Eva flies." in shell("memory", "show")
+    with agent_lock(home / "locks", "default"):
+        shell("agents", "restore", "default", "--yes")
+        assert (shell.code, "in use" in shell.err) == (1, True)
+    shell("agents", "restore", "default", "never", "--yes")
+    assert (shell.code, "no snapshot 'never'" in shell.err) == (1, True)
+    shell("agents", "restore", "nobody", "--yes")
+    assert (shell.code, "nothing is kept of 'nobody'" in shell.err) == (1, True)
+    shell("agents", "delete", "default", "--yes")
+    assert shell.json("agents", "snapshots") == []
+
+
+def test_a_name_cannot_lead_out_of_the_folder_of_snapshots(shell: Shell):
+    shell("agents", "restore", "../../x", "--yes")
+    assert shell.code == 1
+    assert "cannot be the name" in shell.err

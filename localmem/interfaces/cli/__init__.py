@@ -16,7 +16,7 @@ from click_default_group import DefaultGroup
 
 from localmem import __version__
 from localmem.errors import FunctionError, LocalmemError
-from localmem.interfaces.cli import agents, archival, bench, looking, memory, models, recall, schedule
+from localmem.interfaces.cli import agent_files, archival, bench, looking, memory, models, recall, schedule
 from localmem.interfaces.cli.chat import chat
 from localmem.interfaces.cli.common import INTERRUPTED, show_error
 from localmem.interfaces.cli.send import send
@@ -57,7 +57,7 @@ def cli() -> None:
 for _command in (
     chat,
     send,
-    agents.agents,
+    agent_files.agents,  # `agents`, with what makes files of them
     memory.memory,
     recall.recall,
     archival.archival,

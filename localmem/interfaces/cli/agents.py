@@ -25,14 +25,20 @@ from localmem.interfaces.cli.common import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from localmem.config import Settings
     from localmem.storage.agent_store import AgentRow
     from localmem.storage.database import Database
 
 
+KEPT = "agent-snapshots"
+"""The folder in the home directory."""
+
+
 @click.group()
 def agents() -> None:
-    """List, create, show and delete agents."""
+    """List, create, show, export, restore and delete agents."""
 
 
 @agents.command("list")
@@ -99,11 +105,14 @@ def delete(shared: Shared, name: str, yes: bool) -> None:
     with open_database(settings) as (database, store):
         row = store.get(name)
         amounts = _amounts(database, row, settings)
-        confirm(f"Delete {name!r} with its {amounts['messages']} messages and {amounts['passages']} passages?", yes=yes)
+        snapshots = kept(settings, name)
+        also = f" and {len(snapshots)} snapshots" if snapshots else ""
+        confirm(
+            f"Delete {name!r} with its {amounts['messages']} messages, {amounts['passages']} passages{also}?", yes=yes
+        )
         with agent_lock(settings.home / "locks", name):
-            store.delete(name)
-        runtime.forget_snapshots(database, row.id, settings)
-        for path in (settings.home / "index").glob(f"*-{row.id}-*"):
+            runtime.delete_agent(database, name, settings)
+        for path in snapshots:
             path.unlink(missing_ok=True)
     shared.say(f"Deleted {name}.")
 
@@ -132,6 +141,14 @@ def undo(shared: Shared, name: str, number: int | None) -> None:
 def redo(shared: Shared, name: str) -> None:
     """Take back the newest undo, unless something was done after it."""
     edits.redo(replace(shared, agent=name))
+
+
+def kept(settings: Settings, name: str) -> list[Path]:
+    """The snapshots of an agent, the newest first. Raises LocalmemError for what is no name."""
+    from localmem.storage.agent_store import check_agent_name
+
+    check_agent_name(name)
+    return sorted((settings.home / KEPT / name).glob("*.localmem"), reverse=True)
 
 
 def _summary(row: AgentRow) -> dict[str, object]:

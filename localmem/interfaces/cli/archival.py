@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,12 +26,12 @@ from localmem.interfaces.cli.common import (
     page_note,
     plain,
     print_json,
+    progress_bar,
     read_text,
     shared,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
 
     from localmem.memory.archival import Archival, Passage
     from localmem.memory.search import Page
@@ -56,7 +53,7 @@ def add(shared: Shared, text: str, source: str | None, tags: tuple[str, ...]) ->
     from localmem.memory.archival import split_text
 
     pieces = split_text(clean(read_text(text)))
-    with open_storages(shared) as (_, storage), _progress(shared, len(pieces)) as advance:
+    with open_storages(shared) as (_, storage), progress_bar(shared, len(pieces), "passages") as advance:
         stored = storage.insert_many(pieces, source=source, tags=tags, progress=advance)
     if shared.as_json:
         print_json([_object(passage) for passage in stored])
@@ -77,7 +74,7 @@ def load(shared: Shared, files: tuple[Path, ...], replace: bool) -> None:
     with open_to_edit(shared) as agent:
         old = _stored(agent.archival, documents, replace=replace)
         for document in documents:
-            with _progress(shared, len(document.pieces), document.name) as advance:
+            with progress_bar(shared, len(document.pieces), "passages", document.name) as advance:
                 agent.upload(document.name, document.pieces, progress=advance)
             shared.say(f"{plain(document.name)}: {len(document.pieces)} passages")
         agent.archival.delete(old)  # last: an interruption leaves too much, not too little
@@ -164,7 +161,7 @@ def reindex(shared: Shared) -> None:
     """Give every passage a vector of the present embedder."""
     if shared.settings().embedder == "none":
         raise LocalmemError("there is no embedder to index with", "Choose one: -o embedder all-MiniLM-L6-v2.")
-    with open_storages(shared) as (_, storage), _progress(shared, storage.count()) as advance:
+    with open_storages(shared) as (_, storage), progress_bar(shared, storage.count(), "passages") as advance:
         done = storage.reindex(advance)
     shared.say(f"{done} passages have their vectors.")
 
@@ -212,22 +209,6 @@ def _stored(storage: Archival, documents: list[_Document], *, replace: bool) -> 
         for source, number in known.items()
         for passage in storage.list(page_size=max(1, number), source=source).items
     ]
-
-
-@contextmanager
-def _progress(shared: Shared, total: int, name: str | None = None) -> Generator[Callable[[int], None]]:
-    """A bar of passages on stderr, which shows itself where something takes over a second."""
-    from tqdm import tqdm
-
-    interval_s = 0.2 if sys.stderr.isatty() else 10.0
-    with tqdm(
-        total=total, desc=name, unit=" passages", file=sys.stderr, disable=shared.quiet, delay=1, mininterval=interval_s
-    ) as bar:
-
-        def advance(done: int) -> None:
-            bar.update(done - bar.n)
-
-        yield advance
 
 
 def _show(shared: Shared, found: Page[Passage], page: int) -> None:

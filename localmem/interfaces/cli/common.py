@@ -327,6 +327,24 @@ def when(moment: datetime | None) -> str:
     return "never" if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M")
 
 
+@contextmanager
+def progress_bar(
+    shared: Shared, total: int | None, unit: str, name: str | None = None
+) -> Generator[Callable[[int], None]]:
+    """A bar on stderr, seen where something takes over a second; what it gives is told how many are done."""
+    from tqdm import tqdm
+
+    interval_s = 0.2 if sys.stderr.isatty() else 10.0
+    with tqdm(
+        total=total, desc=name, unit=f" {unit}", file=sys.stderr, disable=shared.quiet, delay=1, mininterval=interval_s
+    ) as bar:
+
+        def advance(done: int) -> None:
+            bar.update(done - bar.n)
+
+        yield advance
+
+
 def page_note(found: Page[Any], page: int) -> str:  # Any: whatever was found
     """Which results are shown: `results 6-10 of 23, page 2 of 5`."""
     if not found.total:
