@@ -265,19 +265,19 @@ class Agent:
 
     def upload(self, name: str, texts: list[str], *, progress: Callable[[int], None] | None = None) -> None:
         """Store a document's passages and tell the agent."""
-        self.archival.insert_many(texts, source=name, by=self._by(), progress=progress)
+        self.archival.insert_many(texts, source=name, by=self.attribution(), progress=progress)
         self.note(DocumentUploaded(name, len(texts)))
 
     def schedule(self, name: str, schedule: str, note: str) -> datetime:
         """Set a timed event; gives when it is first due. Raises LocalmemError for what is no schedule."""
         due = next_due(schedule, self._now())
-        self._store.put_timer(self.id, TimerRow(name, schedule, clean(note), due, self._now()), self._by())
+        self._store.put_timer(self.id, TimerRow(name, schedule, clean(note), due, self._now()), self.attribution())
         self._look_at_timers()
         return due
 
     def unschedule(self, name: str) -> bool:
         """Drop a timed event; False when there is none of that name."""
-        found = self._store.delete_timer(self.id, name, self._by())
+        found = self._store.delete_timer(self.id, name, self.attribution())
         self._look_at_timers()
         return found
 
@@ -370,6 +370,19 @@ class Agent:
             self.queue_manager.check_room()
             self._render_afresh()
 
+    @contextmanager
+    def made_by(self, author: Author) -> Generator[None]:
+        """What is changed in here is that author's doing; else it is the user's."""
+        before, self._author = self._author, author
+        try:
+            yield
+        finally:
+            self._author = before
+
+    def attribution(self) -> Attribution:
+        """Whose a change is that is made now."""
+        return Attribution(self._author, self._now(), self._step_id)
+
     def history(self, kind: EditKind | None = None, item: str | None = None) -> list[Edit]:
         """What was done to the agent's memory, newest first: to its blocks, passages, summary and settings, or to those
         of one kind, or to one (a block's label)."""
@@ -377,11 +390,11 @@ class Agent:
 
     def undo(self, kind: EditKind | None = None, item: str | None = None) -> list[Edit]:
         """Take back the newest edit that stands; what was taken back. Raises LocalmemError when there is none."""
-        return self._turn_back(lambda: self._history.undo(self._by(), kind, item))
+        return self._turn_back(lambda: self._history.undo(self.attribution(), kind, item))
 
     def redo(self, kind: EditKind | None = None, item: str | None = None) -> list[Edit]:
         """Take back the newest undo, unless something was done after it. Raises LocalmemError when there is none."""
-        return self._turn_back(lambda: self._history.redo(self._by(), kind, item))
+        return self._turn_back(lambda: self._history.redo(self.attribution(), kind, item))
 
     def _turn_back(self, change: Callable[[], list[Edit]]) -> list[Edit]:
         with self._one_at_a_time():
@@ -577,7 +590,7 @@ class Agent:
         if call.name in self._own_functions:
             self._append_call("call", _written(call), completion)
             return call
-        with self._as_model():
+        with self.made_by("model"):
             result = execute(call, self._memory_functions.specs, allowed=allowed)
         step = Step(call, result, completion.usage, self._step_id or 0)
         said = step.reply
@@ -593,7 +606,7 @@ class Agent:
         on disk before it runs: where the process ends in it, that it was called is known (`_close_open_call`)."""
         self._runs_own = True
         try:
-            with self._as_model():
+            with self.made_by("model"):
                 result = execute(call, self._own_functions, allowed=allowed)
         finally:
             self._runs_own = False
@@ -608,15 +621,6 @@ class Agent:
             return
         with self._undone_together():
             self._tell("function", "result", _INTERRUPTED)
-
-    @contextmanager
-    def _as_model(self) -> Generator[None]:
-        """What is changed in here is the model's doing."""
-        self._author = "model"
-        try:
-            yield
-        finally:
-            self._author = "user"
 
     def _append_result(self, call: FunctionCall, text: str) -> None:
         """What came of a call. Behind what a search found stands the user's question once more: by then it is far away,
@@ -701,10 +705,7 @@ class Agent:
         labels = [row.label for row in self._store.blocks(self.id)]
         position = labels.index(block.label) if block.label in labels else len(labels)
         row = BlockRow(block.label, block.description, block.value, block.limit, block.read_only, position)
-        self._store.put_block(self.id, row, self._by())
-
-    def _by(self) -> Attribution:
-        return Attribution(self._author, self._now(), self._step_id)
+        self._store.put_block(self.id, row, self.attribution())
 
     def _bind_functions(self) -> MemoryFunctions:
         return MemoryFunctions(
@@ -721,7 +722,7 @@ class Agent:
             has_timers=lambda: self._timers_known,
             pause_timers=self._pause_timers,
             now=self._now,
-            by=self._by,
+            by=self.attribution,
         )
 
     def _prefix(self) -> Prefix:
@@ -807,7 +808,7 @@ class Agent:
         self.main_context.set_prefix(self._prefix())
 
     def _pause_timers(self, minutes: int) -> None:
-        self._store.pause_timers(self.id, self._now() + timedelta(minutes=minutes), self._by())
+        self._store.pause_timers(self.id, self._now() + timedelta(minutes=minutes), self.attribution())
 
     def _trace(self, phase: str, completion: Completion, prompt: tuple[int, ...]) -> None:
         text = self.backend.tokenizer.decode_bytes(prompt, special=True).decode("utf-8", "replace") or None

@@ -47,6 +47,29 @@ def test_send_json_gives_one_object_a_step_the_last_with_the_reply(home: Path, w
     assert steps[-1]["usage"]["prompt_tokens"] > 0
 
 
+def test_an_agent_of_lettas_is_imported_as_far_as_it_goes(home: Path, weights: Path, tmp_path: Path):
+    told = {
+        "agents": [
+            {"name": "Sam Sailor", "block_ids": ["b"], "messages": [{"role": "user", "content": "My boat is blue."}]}
+        ],
+        "blocks": [{"id": "b", "label": "human", "value": "Name: Chad", "description": "The user."}],
+        "tools": [{"name": "x"}],
+    }
+    file = tmp_path / "sam.af"
+    file.write_text(json.dumps(told), encoding="utf-8")
+    where = {"home": home, "models": weights}
+    done = localmem(["agents", "import", str(file), *QUICK[2:]], **where)
+    assert done.returncode == 0, done.stderr
+    assert "blocks: 1, messages: 1, passages: 0\nleft out: tools (1)\nImported." in done.stderr
+    assert "Name: Chad" in localmem(["memory", "show", "-a", "Sam-Sailor"], **where).stdout
+    assert "My boat is blue." in localmem(["recall", "search", "boat", "-a", "Sam-Sailor", *QUICK[2:]], **where).stdout
+    again = localmem(["agents", "import", str(file)], **where)
+    assert (again.returncode, "already" in again.stderr) == (1, True)
+    file.write_text("{}")
+    assert "no agent file" in localmem(["agents", "import", str(file)], **where).stderr
+    assert json.loads(localmem(["agents", "list", "--json"], **where).stdout)[0]["name"] == "Sam-Sailor"
+
+
 def test_context_adds_up(home: Path, weights: Path):
     shown = localmem(["context", "--json"], home=home, models=weights)
     use = json.loads(shown.stdout)

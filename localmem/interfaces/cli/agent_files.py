@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from localmem.interfaces.cli.agents import KEPT, agents, kept
 from localmem.interfaces.cli.common import (
     DEFAULT_AGENT,
     JSON,
+    MODEL_NAME,
     YES,
     Shared,
     confirm,
@@ -22,9 +24,12 @@ from localmem.interfaces.cli.common import (
     print_json,
     print_table,
     progress_bar,
+    read_file,
     shared,
     when,
 )
+
+_MOST_LETTA_BYTES = 500_000_000
 
 if TYPE_CHECKING:
     from localmem.config import Settings
@@ -50,9 +55,16 @@ def export_agent(shared: Shared, name: str, path: Path, force: bool) -> None:
 @agents.command("import")
 @click.argument("path", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--name", help="Another name than the one in FILE.")
-@shared(JSON)
-def import_agent(shared: Shared, path: Path, name: str | None) -> None:
-    """Make an agent of FILE, which `localmem agents export` has written. A damaged file is refused whole."""
+@click.option("--agent", "wanted", metavar="NAME", help="Which, where a file of Letta's holds several.")
+@shared(MODEL_NAME, JSON)
+def import_agent(shared: Shared, path: Path, name: str | None, wanted: str | None) -> None:
+    """Make an agent of FILE, which `localmem agents export` has written, or Letta (.af): then blocks and what was said.
+
+    A damaged file is refused whole.
+    """
+    if path.suffix.lower() == ".af":
+        _import_letta(shared, path, name, wanted)
+        return
     from localmem.storage import import_file
     from localmem.storage.export import Export
 
@@ -67,6 +79,35 @@ def import_agent(shared: Shared, path: Path, name: str | None) -> None:
         print_json({"name": imported, "rows": export.manifest.rows, "exported_at": export.manifest.created_at})
     else:
         shared.say(f"Imported. Talk with it: localmem chat -a {imported}")
+
+
+def _import_letta(shared: Shared, path: Path, name: str | None, wanted: str | None) -> None:
+    from localmem import runtime
+    from localmem.letta_import import agent_name, only_agent, take_in
+    from localmem.memory.letta_file import read_letta
+
+    told = only_agent(read_letta(read_file(path, _MOST_LETTA_BYTES)), wanted)
+    ours = agent_name(told.name) if name is None else name
+    settings = shared.settings()
+    backend = runtime.load_backend(settings, counting_only=True)
+    try:
+        with open_database(settings) as (database, store):
+            runtime.create_agent(store, ours, settings)
+            try:
+                with runtime.open(ours, settings=settings, backend=backend, create=False) as agent:
+                    taken = take_in(agent, told)
+            except BaseException:
+                runtime.delete_agent(database, ours, settings)
+                raise
+    finally:
+        backend.close()
+    if shared.as_json:
+        print_json({"name": ours, **asdict(taken)})
+        return
+    shared.say(f"blocks: {taken.blocks}, messages: {taken.messages}, passages: {taken.passages}")
+    for note in taken.notes:
+        shared.say(plain(note))
+    shared.say(f"Imported. Talk with it: localmem chat -a {ours}")
 
 
 @agents.command()

@@ -32,7 +32,6 @@ from localmem.interfaces.cli.common import (
 )
 
 if TYPE_CHECKING:
-
     from localmem.memory.archival import Archival, Passage
     from localmem.memory.search import Page
 

@@ -276,6 +276,20 @@ def read_text(text: str) -> str:
     return text
 
 
+def read_file(path: Path, most_bytes: int) -> str:
+    """The text of a file. Raises LocalmemError for one that is not there, too long, or no text."""
+    try:
+        if path.stat().st_size > most_bytes:
+            raise LocalmemError(f"{path} is longer than {most_bytes:,} bytes", "Choose a smaller file.")
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise LocalmemError(
+            f"{path} is no text: {error.reason}", "Choose another file, or save it as UTF-8."
+        ) from error
+    except OSError as error:
+        raise LocalmemError(f"cannot read {path}: {error.strerror}", "Check the name and its permissions.") from error
+
+
 _UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
