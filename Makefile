@@ -7,7 +7,7 @@ BIN := .venv/bin
 LOG := .venv/install.log
 
 .DEFAULT_GOAL := all
-.PHONY: all help chat test install fix check transcript bench-speed bench-reliability bench-bfcl bench-letta build
+.PHONY: all help chat test install fix check transcript bench-speed bench-reliability bench-bfcl bench-letta bench-faults build
 
 all: check test
 
@@ -48,6 +48,9 @@ bench-reliability: install ## measure function calls: four arms on the test case
 bench-bfcl: install ## BFCL with its own checker, fetched on the way (hours); MODEL=NAME, ARGS='--limit 100 --arm free'
 	@$(call need_model,$(MODEL))
 	$(BIN)/python -m benchmarks.bfcl --model $(MODEL) $(ARGS)
+
+bench-faults: install ## kill it, share it: what is lost (minutes); ARGS='--kills 2000'
+	$(BIN)/python -m benchmarks.faults $(ARGS)
 
 bench-letta: install ## Letta's core-memory sets; MODEL=NAME, ARGS='--data FOLDER --limit 20'
 	@$(call need_model,$(MODEL))

@@ -216,14 +216,11 @@ def _use_model(store: AgentStore, row: AgentRow, settings: Settings, now: Clock)
 
 def create_agent(store: AgentStore, name: str, settings: Settings, now: Clock = utc_now) -> AgentRow:
     """A new agent with the blocks of the paper: persona and human. Raises LocalmemError if the name is taken."""
-    row = store.create(name, model=settings.model, now=now())
     blocks = (
         BlockRow(PERSONA, "Who you are.", _prompt("personas/default.md"), limit_tokens=150, position=0),
         BlockRow("human", "What you know about the user.", "", limit_tokens=400, position=1),
     )
-    for block in blocks:
-        store.put_block(row.id, block, Attribution("import", now()))
-    return row
+    return store.create(name, model=settings.model, now=now(), blocks=blocks)
 
 
 def _assemble(

@@ -116,8 +116,8 @@ class AgentStore:
 
     # Agents
 
-    def create(self, name: str, *, model: str, now: datetime) -> AgentRow:
-        """A new agent. Raises LocalmemError when the name is taken or is not a name."""
+    def create(self, name: str, *, model: str, now: datetime, blocks: Iterable[BlockRow] = ()) -> AgentRow:
+        """A new agent with its blocks, both or neither. Raises LocalmemError when the name is taken or is none."""
         check_agent_name(name)
         with self._database.transaction():
             if self._database.row("SELECT 1 FROM agent WHERE name = ?", (name,)):
@@ -125,7 +125,10 @@ class AgentStore:
             self._database.execute(
                 "INSERT INTO agent (name, model, created_at) VALUES (?, ?, ?)", (name, model, utc_text(now))
             )
-            return self.get(name)
+            row = self.get(name)
+            for block in blocks:
+                self.put_block(row.id, block, Attribution("import", now))
+        return row
 
     def get(self, name: str) -> AgentRow:
         """The agent of that name. Raises AgentNotFound, with near names in the hint."""

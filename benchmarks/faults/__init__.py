@@ -1,0 +1,1 @@
+"""What is lost when things go wrong: `python -m benchmarks.faults`."""

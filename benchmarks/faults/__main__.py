@@ -1,0 +1,61 @@
+"""Faults: what is lost, doubled or crossed when processes are killed and when two share a home.
+
+python -m benchmarks.faults [--kills N] [--operations N] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from benchmarks.common import RESULTS, save
+from benchmarks.faults.kills import kill_often
+from benchmarks.faults.processes import run_two
+
+Figures = dict[str, object]
+
+
+def main() -> None:
+    arguments = _arguments()
+    kills = kill_often(arguments.kills, seed=arguments.seed, quiet=arguments.json)
+    processes = run_two(arguments.operations, seed=arguments.seed)
+    figures: Figures = {
+        "kills": kills.kills,
+        "kill_points": len(kills.points),
+        "statements": len(kills.all_points | kills.points),
+        "lost": len(kills.lost),
+        "duplicates": len(kills.duplicates),
+        "failed_opens": len(kills.failed_opens),
+        "reruns": len(kills.reruns),
+        "windows_compared": kills.compared,
+        "differences_after_reopen": len(kills.differences),
+        "process_operations": processes.operations,
+        "process_lost": len(processes.lost),
+        "process_crossed": len(processes.crossed) + processes.shared,
+    }
+    wrong = {
+        "lost": kills.lost,
+        "duplicates": kills.duplicates,
+        "failed_opens": kills.failed_opens,
+        "reruns": kills.reruns,
+        "differences_after_reopen": kills.differences,
+        "process_lost": processes.lost,
+        "process_crossed": processes.crossed,
+    }
+    save("faults", "scripted", figures, folder=arguments.out, seed=arguments.seed, wrong=wrong)
+    print(json.dumps(figures) if arguments.json else "\n".join(f"{name:26} {value}" for name, value in figures.items()))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="benchmarks.faults", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--kills", type=int, default=500, metavar="N")
+    parser.add_argument("--operations", type=int, default=1_000, metavar="N", help="of two processes on one home")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=RESULTS, metavar="FOLDER", help="where the result file goes")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON and nothing else")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,291 @@
+"""kill -9, in the middle of everything: what was acknowledged, and is not there afterwards?
+
+A process goes on with the conversation of `life` and is killed, half of the time before the n-th SQL statement (so
+every statement of a step is such a point sooner or later), else after a random while. Then it is looked at: every
+message, fact and passage that was acknowledged must be there, none twice; the function of the user's own must not have
+been called twice for one call; the window must be what it was, wherever a run that was never killed stood at the same
+state; and a search must find the same with the indexes on disk as without. A new process goes on from there, until the
+conversation is over; then another begins.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import re
+import shutil
+import signal
+import sqlite3
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tqdm import tqdm
+
+from benchmarks.faults.life import DATABASE, MIX, live, open_life, payments
+from localmem.errors import LocalmemError
+from localmem.kernel.agent import Agent
+from localmem.memory.archival import Archival
+from localmem.memory.recall import Recall
+from localmem.storage.database import Database
+from localmem.storage.embedder import HashEmbedder
+
+TURNS = 6 * MIX
+_MOST_STATEMENTS = 200  # between a start and its kill: opening takes some 40 of them
+_MOST_SECONDS = 0.3
+_POINT = "point"
+_QUERIES = ("boat", "Fact 8 of the boat", "Answer 3", "feet long")
+
+
+@dataclass(slots=True)
+class Kills:
+    """What came of them."""
+
+    kills: int = 0
+    points: set[str] = field(default_factory=set[str])
+    """Statements before which a process was killed."""
+    all_points: set[str] = field(default_factory=set[str])
+    """Statements of a run that nobody kills."""
+    conversations: int = 0
+    lost: list[str] = field(default_factory=list[str])
+    duplicates: list[str] = field(default_factory=list[str])
+    failed_opens: list[str] = field(default_factory=list[str])
+    reruns: list[str] = field(default_factory=list[str])
+    differences: list[str] = field(default_factory=list[str])
+    compared: int = 0
+    """Windows that were held against one of the run that nobody killed."""
+
+
+def kill_often(kills: int, *, seed: int = 0, quiet: bool = False) -> Kills:
+    """Kill at least that many processes."""
+    found = Kills()
+    chance = random.Random(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        windows = _windows_of_a_whole_life(Path(folder) / "whole", found.all_points)
+        with tqdm(total=kills, desc="kills", unit="kill", disable=quiet) as bar:
+            while found.kills < kills:
+                home = Path(folder) / str(found.conversations)
+                home.mkdir()
+                _one_life(home, found, chance, windows, bar)
+                found.conversations += 1
+                shutil.rmtree(home)
+    return found
+
+
+def _one_life(home: Path, found: Kills, chance: random.Random, windows: dict[str, set[str]], bar: tqdm[object]) -> None:
+    acknowledged: list[tuple[str, str]] = []
+    while True:
+        by_statement = chance.random() < 0.5
+        point = chance.randrange(1, _MOST_STATEMENTS) if by_statement else None
+        was_killed, told = _run(home, point, chance.uniform(0.0, _MOST_SECONDS))
+        acknowledged += [(kind, text) for kind, text in told if kind != _POINT]
+        if was_killed:
+            found.kills += 1
+            found.points |= {text for kind, text in told if kind == _POINT}
+            bar.update()
+        _look(home, acknowledged, found, windows)
+        if not was_killed or found.failed_opens:
+            return
+
+
+def _run(home: Path, statement: int | None, seconds: float) -> tuple[bool, list[tuple[str, str]]]:
+    """Have a process live and be killed; whether it was, and what it had acknowledged by then."""
+    reading, writing = os.pipe()
+    child = _fork(lambda pipe: _live_to_be_killed(home, statement, pipe), reading, writing)
+    if statement is None:
+        time.sleep(seconds)
+        os.kill(child, signal.SIGKILL)  # one that has ended by itself stays as it is: nobody has waited for it yet
+    with os.fdopen(reading, "rb") as pipe:
+        lines = pipe.read().decode().split("\n")[:-1]  # a line that was cut off was not acknowledged
+    _, status = os.waitpid(child, 0)
+    told = [(kind, text) for kind, _, text in (line.partition("\t") for line in lines)]
+    if os.WIFSIGNALED(status):
+        return True, told
+    if os.WEXITSTATUS(status):
+        raise RuntimeError("the conversation failed by itself")
+    return False, told
+
+
+def _live_to_be_killed(home: Path, statement: int | None, pipe: int) -> None:
+    if statement is not None:
+        _watch_statements(_killer(statement, pipe))
+    live(home, TURNS, lambda kind, text: _write(pipe, f"{kind}\t{text}\n")).close()
+
+
+def _write(pipe: int, line: str) -> None:
+    os.write(pipe, line.encode())
+
+
+def _killer(statement: int, pipe: int) -> Callable[[str], None]:
+    left = statement
+
+    def kill(sql: str) -> None:
+        nonlocal left
+        left -= 1
+        if left <= 0:
+            _write(pipe, f"{_POINT}\t{_shape(sql)}\n")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return kill
+
+
+def _shape(sql: str) -> str:
+    """A statement without what it is filled with, on one line."""
+    return " ".join(re.sub(r"'(?:[^']|'')*'|x'[0-9a-f]*'|-?\b\d+(?:\.\d+)?\b", "?", sql).split())[:200]
+
+
+def _watch_statements(watch: Callable[[str], None]) -> None:
+    """Have `watch` called with every statement before SQLite runs it, on every connection opened from now on."""
+    connect = sqlite3.connect
+
+    def watched(*arguments: object, **options: object) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*arguments, **options)  # type: ignore[arg-type]
+        connection.set_trace_callback(watch)
+        return connection
+
+    sqlite3.connect = watched  # type: ignore[assignment]
+
+
+def _windows_of_a_whole_life(home: Path, points: set[str]) -> dict[str, set[str]]:
+    """The window at every state of the database, in a run that nobody kills; its statements go into `points`."""
+    home.mkdir()
+    windows: dict[str, set[str]] = {}
+    for line in _lines_of_a_child(lambda pipe: _live_watched(home, pipe)):
+        state, _, window = line.partition("\t")
+        if state == _POINT:
+            points.add(window)
+        else:
+            windows.setdefault(state, set()).add(window)
+    return windows
+
+
+def _live_watched(home: Path, pipe: int) -> None:
+    watched: list[tuple[Agent, sqlite3.Connection]] = []
+
+    def note(sql: str) -> None:
+        _write(pipe, f"{_POINT}\t{_shape(sql)}\n")
+        if watched and sql.startswith("BEGIN"):  # between two transactions memory is as the disk is
+            agent, reader = watched[0]
+            _write(pipe, f"{_state(reader)}\t{_window(agent)}\n")
+
+    connect = sqlite3.connect
+    _watch_statements(note)
+    agent = live(home, TURNS, lambda *_: None, opened=lambda one: watched.append((one, connect(home / DATABASE))))
+    watched.clear()
+    agent.close()
+
+
+def _lines_of_a_child(run: Callable[[int], None]) -> list[str]:
+    """What `run` writes to the pipe it is given, in a process of its own."""
+    reading, writing = os.pipe()
+    child = _fork(run, reading, writing)
+    with os.fdopen(reading, "rb") as pipe:
+        text = pipe.read().decode()
+    if os.waitpid(child, 0)[1]:
+        raise RuntimeError("the run that nobody kills failed")
+    return text.splitlines()
+
+
+def _fork(run: Callable[[int], None], reading: int, writing: int) -> int:
+    """The process id of a child that runs `run` with the writing end of a pipe."""
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        status = 1
+        try:
+            run(writing)
+            status = 0
+        except BaseException:  # noqa: BLE001  # the child ends here whatever it was; the parent sees the status
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    os.close(writing)
+    return child
+
+
+def _state(reader: sqlite3.Connection) -> str:
+    """What the window is made of, as the database has it, in short."""
+    parts = [
+        reader.execute(
+            "SELECT m.kind, m.content FROM queue q JOIN message m ON m.id = q.message_id ORDER BY q.position"
+        ).fetchall(),
+        reader.execute("SELECT label, value FROM block ORDER BY position").fetchall(),
+        reader.execute("SELECT text FROM summary ORDER BY id DESC LIMIT 1").fetchall(),
+        reader.execute("SELECT rendered_context FROM agent").fetchall(),
+    ]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _window(agent: Agent) -> str:
+    return hashlib.sha256(repr(agent.main_context.prompt().ids).encode()).hexdigest()
+
+
+def _look(home: Path, acknowledged: list[tuple[str, str]], found: Kills, windows: dict[str, set[str]]) -> None:
+    """Open what a process left, and hold it against what that had acknowledged."""
+    try:
+        agent = open_life(home)
+    except (LocalmemError, sqlite3.Error, AssertionError) as error:
+        found.failed_opens.append(str(error))
+        return
+    with agent, closing(sqlite3.connect(home / DATABASE)) as reader:
+        known = windows.get(_state(reader))
+        if known is not None:
+            found.compared += 1
+            if _window(agent) not in known:
+                found.differences.append("window")
+        if _found_by(agent.recall, agent.archival) != _found_by(*_without_caches(agent, home)):
+            found.differences.append("search")
+        found.lost += _lost(reader, home, acknowledged)
+        found.duplicates += _twice(reader)
+    paid = Counter(payments(home).read_text().split()) if payments(home).exists() else Counter[str]()
+    found.reruns += [f"{amount} was paid {times} times" for amount, times in paid.items() if times > _times(amount)]
+
+
+def _times(amount: str) -> int:
+    """How often a turn asks for its amount to be paid."""
+    return 1 if int(amount) % MIX in (3, 6) else 0
+
+
+def _found_by(recall: Recall, archival: Archival) -> list[list[str]]:
+    said = [[message.text for message in recall.search(query, page_size=20).items] for query in _QUERIES]
+    return said + [[passage.text for passage in archival.search(query, page_size=20).items] for query in _QUERIES]
+
+
+def _without_caches(agent: Agent, home: Path) -> tuple[Recall, Archival]:
+    database = Database(home / DATABASE)
+    return Recall(database, agent.id, HashEmbedder(), None), Archival(database, agent.id, HashEmbedder(), None)
+
+
+_KEPT = {
+    "said": "SELECT 1 FROM message WHERE text = ?",
+    "passage": "SELECT 1 FROM passage WHERE text = ?",
+    "fact": "SELECT 1 FROM edit WHERE kind = 'block' AND after LIKE '%' || ? || '%'",
+    "changed": "SELECT 1 FROM edit WHERE kind = 'block' AND before LIKE '%' || ?1 || '%' "
+    "AND after NOT LIKE '%' || ?1 || '\n%'",
+}
+
+
+def _lost(reader: sqlite3.Connection, home: Path, acknowledged: list[tuple[str, str]]) -> list[str]:
+    paid = payments(home).read_text().split() if payments(home).exists() else []
+    return [
+        f"{kind} {text!r}"
+        for kind, text in acknowledged
+        if not (text in paid if kind == "paid" else reader.execute(_KEPT[kind], (text,)).fetchone())
+    ]
+
+
+def _twice(reader: sqlite3.Connection) -> list[str]:
+    """What stands more often than it was written."""
+    queries = {
+        "message": "SELECT text FROM message WHERE kind = 'user_message' GROUP BY text HAVING COUNT(*) > 1",
+        "reply": "SELECT text FROM message WHERE kind = 'reply' GROUP BY text HAVING COUNT(*) > 1",
+        "passage": "SELECT text FROM passage GROUP BY text HAVING COUNT(*) > 1",
+        "queue": "SELECT message_id FROM queue GROUP BY message_id HAVING COUNT(*) > 1",
+    }
+    return [f"{what} {text!r}" for what, query in queries.items() for (text,) in reader.execute(query)]

@@ -1,0 +1,66 @@
+"""The faults benchmark in small: it finds nothing wrong, and what is wrong it finds."""
+
+import pytest
+
+from benchmarks.faults import kills, processes
+from benchmarks.faults.kills import kill_often
+from benchmarks.faults.processes import run_two
+from localmem.storage.database import Database
+
+
+def test_killed_processes_lose_nothing():
+    found = kill_often(12, seed=3, quiet=True)
+
+    assert found.kills >= 12
+    assert (found.lost, found.duplicates, found.failed_opens, found.reruns, found.differences) == ([], [], [], [], [])
+    assert found.compared > 0
+    assert found.points <= found.all_points | found.points
+    assert len(found.all_points) > 50
+
+
+def test_a_database_that_does_not_commit_together_is_found_out(monkeypatch):
+    """Every statement by itself, as though there were no transactions."""
+
+    def each_alone(self):
+        self._depth += 1
+
+    def end(self):
+        self._depth -= 1
+
+    monkeypatch.setattr(Database, "_begin", each_alone)
+    monkeypatch.setattr(Database, "_end", end)
+    monkeypatch.setattr(Database, "_undo", end)
+    monkeypatch.setattr(Database, "_run", lambda self, sql, params: self._connection.execute(sql, list(params)))
+
+    found = kill_often(60, seed=1, quiet=True)
+
+    assert [*found.lost, *found.duplicates, *found.failed_opens, *found.reruns, *found.differences]
+
+
+def test_two_processes_on_one_home_lose_and_cross_nothing():
+    found = run_two(120, seed=2)
+    assert (found.lost, found.crossed, found.shared) == ([], [], 0)
+
+
+def test_what_crosses_is_found_out(monkeypatch):
+    monkeypatch.setattr(processes, "NAMES", ("ana", "bea"))
+    real = processes._work
+
+    def writes_for_the_other(home, name, operations, seed):
+        written = real(home, name, operations, seed)
+        written.messages.append("of another")
+        return written
+
+    monkeypatch.setattr(processes, "_work", writes_for_the_other)
+    assert run_two(20).lost == ["of another", "of another"]
+
+
+@pytest.mark.parametrize(
+    ("sql", "shape"),
+    [
+        ("SELECT  a FROM b\n WHERE c = 'it''s' AND d = 12", "SELECT a FROM b WHERE c = ? AND d = ?"),
+        ("INSERT INTO x VALUES (1.5, x'00ff', -3)", "INSERT INTO x VALUES (?, ?, ?)"),
+    ],
+)
+def test_a_statement_is_told_by_its_shape(sql, shape):
+    assert kills._shape(sql) == shape
