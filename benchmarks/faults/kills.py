@@ -1,11 +1,11 @@
 """kill -9, in the middle of everything: what was acknowledged, and is not there afterwards?
 
-A process goes on with the conversation of `life` and is killed, half of the time before the n-th SQL statement (so
-every statement of a step is such a point sooner or later), else after a random while. Then it is looked at: every
-message, fact and passage that was acknowledged must be there, none twice; the function of the user's own must not have
-been called twice for one call; the window must be what it was, wherever a run that was never killed stood at the same
-state; and a search must find the same with the indexes on disk as without. A new process goes on from there, until the
-conversation is over; then another begins.
+A process goes on with the conversation of `life` and is killed: before the n-th SQL statement, before one of a kind
+that none was killed before yet (so that every statement is such a point sooner or later), or after a random while. Then
+it is looked at: every message, fact and passage that was acknowledged must be there, none twice; the function of the
+user's own must not have been called twice for one call; the window must be what it was, wherever a run that was never
+killed stood at the same state; and a search must find the same with the indexes on disk as without. A new process goes
+on from there, until the conversation is over; then another begins.
 """
 
 from __future__ import annotations
@@ -41,6 +41,10 @@ _MOST_STATEMENTS = 200  # between a start and its kill: opening takes some 40 of
 _MOST_SECONDS = 0.3
 _POINT = "point"
 _QUERIES = ("boat", "Fact 8 of the boat", "Answer 3", "feet long")
+
+
+Point = int | str | None
+"""Before which statement to kill: the n-th, or the first of a kind; None is after a while instead."""
 
 
 @dataclass(slots=True)
@@ -81,9 +85,7 @@ def kill_often(kills: int, *, seed: int = 0, quiet: bool = False) -> Kills:
 def _one_life(home: Path, found: Kills, chance: random.Random, windows: dict[str, set[str]], bar: tqdm[object]) -> None:
     acknowledged: list[tuple[str, str]] = []
     while True:
-        by_statement = chance.random() < 0.5
-        point = chance.randrange(1, _MOST_STATEMENTS) if by_statement else None
-        was_killed, told = _run(home, point, chance.uniform(0.0, _MOST_SECONDS))
+        was_killed, told = _run(home, _point(found, chance), chance.uniform(0.0, _MOST_SECONDS))
         acknowledged += [(kind, text) for kind, text in told if kind != _POINT]
         if was_killed:
             found.kills += 1
@@ -94,11 +96,23 @@ def _one_life(home: Path, found: Kills, chance: random.Random, windows: dict[str
             return
 
 
-def _run(home: Path, statement: int | None, seconds: float) -> tuple[bool, list[tuple[str, str]]]:
+def _point(found: Kills, chance: random.Random) -> Point:
+    """Where the next process is to be killed."""
+    left = sorted(found.all_points - found.points)
+    match chance.choice(("statement", "kind", "moment")):
+        case "kind" if left:
+            return chance.choice(left)
+        case "moment":
+            return None
+        case _:
+            return chance.randrange(1, _MOST_STATEMENTS)
+
+
+def _run(home: Path, point: Point, seconds: float) -> tuple[bool, list[tuple[str, str]]]:
     """Have a process live and be killed; whether it was, and what it had acknowledged by then."""
     reading, writing = os.pipe()
-    child = _fork(lambda pipe: _live_to_be_killed(home, statement, pipe), reading, writing)
-    if statement is None:
+    child = _fork(lambda pipe: _live_to_be_killed(home, point, pipe), reading, writing)
+    if point is None:
         time.sleep(seconds)
         os.kill(child, signal.SIGKILL)  # one that has ended by itself stays as it is: nobody has waited for it yet
     with os.fdopen(reading, "rb") as pipe:
@@ -112,9 +126,9 @@ def _run(home: Path, statement: int | None, seconds: float) -> tuple[bool, list[
     return False, told
 
 
-def _live_to_be_killed(home: Path, statement: int | None, pipe: int) -> None:
-    if statement is not None:
-        _watch_statements(_killer(statement, pipe))
+def _live_to_be_killed(home: Path, point: Point, pipe: int) -> None:
+    if point is not None:
+        _watch_statements(_killer(point, pipe))
     live(home, TURNS, lambda kind, text: _write(pipe, f"{kind}\t{text}\n")).close()
 
 
@@ -122,13 +136,13 @@ def _write(pipe: int, line: str) -> None:
     os.write(pipe, line.encode())
 
 
-def _killer(statement: int, pipe: int) -> Callable[[str], None]:
-    left = statement
+def _killer(point: int | str, pipe: int) -> Callable[[str], None]:
+    done = 0
 
     def kill(sql: str) -> None:
-        nonlocal left
-        left -= 1
-        if left <= 0:
+        nonlocal done
+        done += 1
+        if done == point or _shape(sql) == point:
             _write(pipe, f"{_POINT}\t{_shape(sql)}\n")
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -137,7 +151,9 @@ def _killer(statement: int, pipe: int) -> Callable[[str], None]:
 
 def _shape(sql: str) -> str:
     """A statement without what it is filled with, on one line."""
-    return " ".join(re.sub(r"'(?:[^']|'')*'|x'[0-9a-f]*'|-?\b\d+(?:\.\d+)?\b", "?", sql).split())[:200]
+    return " ".join(re.sub(r"'(?:[^']|'')*'|x'[0-9a-f]*'|-?\b\d+(?:\.\d+)?\b|(?<=sqlite_utils_)\w+", "?", sql).split())[
+        :200
+    ]
 
 
 def _watch_statements(watch: Callable[[str], None]) -> None:

@@ -182,6 +182,7 @@ class Database:
         self._connection.row_factory = sqlite3.Row
         is_new = self._check_file()  # only reads: a file that is not ours must stay as it is
         self._connection.execute("PRAGMA foreign_keys = ON")
+        self._connection.execute("PRAGMA recursive_triggers = ON")  # or REPLACE deletes past a trigger
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
         self._connection.execute(f"PRAGMA cache_size = -{_CACHE_KB}")

@@ -13,9 +13,12 @@ NOW = datetime(2024, 1, 20, 12, tzinfo=UTC)
 USER = Attribution("user", NOW)
 
 
-@pytest.fixture
-def database():
-    with Database(":memory:") as opened:
+@pytest.fixture(params=["new", "opened again"])
+def database(request, tmp_path):
+    path = tmp_path / "localmem.db"
+    if request.param == "opened again":
+        Database(path).close()
+    with Database(path) as opened:
         store = AgentStore(opened)
         store.create("ana", model="qwen", now=NOW)
         store.create("bea", model="qwen", now=NOW)
