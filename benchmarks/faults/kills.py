@@ -246,7 +246,7 @@ def _look(home: Path, acknowledged: list[tuple[str, str]], found: Kills, windows
     """Open what a process left, and hold it against what that had acknowledged."""
     try:
         agent = open_life(home)
-    except (LocalmemError, sqlite3.Error, AssertionError) as error:
+    except (LocalmemError, sqlite3.Error, AssertionError, KeyError, ValueError) as error:
         found.failed_opens.append(str(error))
         return
     with agent, closing(sqlite3.connect(home / DATABASE)) as reader:
