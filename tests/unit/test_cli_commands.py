@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import subprocess
 from datetime import UTC, datetime, timedelta
@@ -356,6 +357,49 @@ def test_doctor_finds_what_is_broken(shell: Shell):
     assert "ok      python" in shown
     findings = {finding["check"]: finding["state"] for finding in shell.json("doctor", *HASH)}  # type: ignore[union-attr]
     assert findings["database"] == "ok"
+
+
+def checks(shell: Shell) -> dict[str, tuple[str, str]]:
+    found = shell.json("doctor", *HASH)
+    return {finding["check"]: (finding["state"], finding["text"]) for finding in found}  # type: ignore[union-attr]
+
+
+def test_doctor_mends_what_is_a_cache_a_leftover_or_a_permission(shell: Shell, home: Path):
+    shell("archival", "add", "The boat is blue.", "-o", "embedder", "none")
+    home.chmod(0o755)
+    (home / "localmem.db").chmod(0o644)
+    (home / "index").mkdir(exist_ok=True)
+    (home / "index" / "passage-99-hash-256.hnsw").write_bytes(b"x")
+    part = home / "agent-snapshots" / "default" / "a.localmem.part"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"x")
+    fresh = part.with_name("b.localmem.part")
+    fresh.write_bytes(b"x")
+    os.utime(part, (0, 0))
+
+    found = checks(shell)
+    assert {found[name][0] for name in ("privacy", "leftovers", "index")} == {"note"}
+    assert "2 files" in found["leftovers"][1]
+    assert part.exists(), "looking changes nothing"
+    shown = shell("doctor", "--mend", *HASH)
+    assert shown.count("mended:") == 3
+    found = checks(shell)
+    assert {found[name][0] for name in ("privacy", "leftovers", "index")} == {"ok"}
+    assert (home.stat().st_mode & 0o777, (home / "localmem.db").stat().st_mode & 0o777) == (0o700, 0o600)
+    assert (part.exists(), fresh.exists()) == (False, True)
+
+
+def test_doctor_finds_a_history_that_was_changed_and_a_row_of_nobodys(shell: Shell, home: Path):
+    write_blocks("Ana sails.")
+    assert checks(shell)["history"] == ("ok", "every edit is as it was written")
+    with sqlite3.connect(home / "localmem.db") as connection:
+        connection.execute("DROP TRIGGER edit_is_final")
+        connection.execute("UPDATE edit SET author = 'user' WHERE number = 1")
+        connection.execute("INSERT INTO queue VALUES (1, 77, 4711)")
+    found = checks(shell)
+    assert found["history"] == ("broken", "changed from outside (default: edit 1)")
+    assert found["database"][0] == "broken"
+    assert "a row of queue belongs to no row of message" in found["database"][1]
 
 
 def test_doctor_creates_nothing(shell: Shell, home: Path):

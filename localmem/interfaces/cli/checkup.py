@@ -1,6 +1,7 @@
 """What `localmem doctor` looks at: everything that must be right before an agent can run, each on its own.
 
-Nothing is repaired, created or loaded into memory; a check that finds something broken says what to do about it.
+Nothing is created or loaded into memory; a check that finds something broken says what to do about it. What is only a
+cache, a leftover or a permission can be mended, which is done where it is asked for.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import importlib.util
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +22,10 @@ from localmem import models, runtime
 from localmem.calls.chat_format import probe
 from localmem.config import Settings
 from localmem.errors import LocalmemError
+from localmem.interfaces.cli.agents import KEPT
 from localmem.storage.agent_store import AgentStore
 from localmem.storage.database import Database
+from localmem.storage.edit_log import EditLog
 
 State = Literal["ok", "note", "broken"]
 
@@ -29,16 +33,19 @@ _NATIVE = ("llama_cpp", "llguidance", "hnswlib", "tiktoken", "sqlite_utils")  # 
 _SLOW = ("sentence_transformers", "torch", "outlines")  # only looked for: importing them takes seconds
 _ROOM_BYTES = 200_000_000  # what an index, a snapshot and a log may take
 _NO_ROOM_BYTES = 20_000_000
+_OTHERS = 0o077
+_BEING_WRITTEN_S = 3_600  # a younger one may be another process's that is writing it
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found. A `note` is worth knowing and stops nothing."""
+    """What one check found. A `note` is worth knowing and stops nothing; `mend` puts it right and says what it did."""
 
     check: str
     state: State
     text: str
     hint: str = ""
+    mend: Callable[[], str] | None = None
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
@@ -47,7 +54,10 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield from _packages()
     yield _home(settings)
     yield _room(settings)
+    yield _guarded("privacy", lambda: _privacy(settings))
     yield _guarded("database", lambda: _database(settings))
+    yield _guarded("history", lambda: _history(settings))
+    yield _guarded("leftovers", lambda: _leftovers(settings))
     yield _guarded("model", lambda: _model(settings))
     yield _guarded("template", lambda: _template(settings))
     yield _guarded("embedder", lambda: _embedder(settings))
@@ -112,10 +122,67 @@ def _database(settings: Settings) -> Finding:
         return Finding("database", "ok", f"{settings.database} (not there yet)")
     with Database(settings.database) as database:
         damage = str(database.scalar("PRAGMA quick_check(1)"))
+        stray = database.row("PRAGMA foreign_key_check")
         agents = len(AgentStore(database).list())
+    if damage == "ok" and stray is not None:
+        damage = f"a row of {stray['table']} belongs to no row of {stray['parent']}"
     if damage != "ok":
-        return Finding("database", "broken", f"{settings.database}: {damage}", "Restore a backup.")
+        way_out = "Restore a backup, or a snapshot of each agent (localmem agents import FILE)."
+        return Finding("database", "broken", f"{settings.database}: {damage}", way_out)
     return Finding("database", "ok", f"{settings.database}, {agents} agent{'' if agents == 1 else 's'}")
+
+
+def _privacy(settings: Settings) -> Finding:
+    """Whether others on this machine may read what the agents remember."""
+    database = settings.database
+    files = [database, *(database.with_name(f"{database.name}-{side}") for side in ("wal", "shm"))]
+    open_to_others = [path for path in (settings.home, *files) if path.exists() and path.stat().st_mode & _OTHERS]
+    if not open_to_others or os.name == "nt":
+        return Finding("privacy", "ok", "only you may read what is remembered")
+
+    def mend() -> str:
+        for path in open_to_others:
+            path.chmod(path.stat().st_mode & ~_OTHERS)
+        return f"{len(open_to_others)} are yours alone now"
+
+    names = ", ".join(str(path) for path in open_to_others)
+    return Finding("privacy", "note", f"others may read {names}", "localmem doctor --mend", mend)
+
+
+def _history(settings: Settings) -> Finding:
+    """Whether what was done to each agent stands as it was written."""
+    if not settings.database.exists():
+        return Finding("history", "ok", "nothing was done yet")
+    with Database(settings.database) as database:
+        log = EditLog(database)
+        broken = {row.name: log.first_broken(row.id) for row in AgentStore(database).list()}
+    changed = [f"{name}: edit {number}" for name, number in broken.items() if number is not None]
+    if changed:
+        text = f"changed from outside ({', '.join(changed)})"
+        return Finding("history", "broken", text, "Nothing is undone on it: restore a snapshot or a backup.")
+    return Finding("history", "ok", "every edit is as it was written")
+
+
+def _leftovers(settings: Settings) -> Finding:
+    """Files that nobody needs: indexes of agents that are gone, and what a killed process was writing."""
+    if not settings.home.exists():
+        return Finding("leftovers", "ok", "none")
+    left = [*(settings.home / KEPT).glob("*/*.part"), *settings.database.parent.glob(f"{settings.database.name}*.part")]
+    left = [path for path in left if path.stat().st_mtime < time.time() - _BEING_WRITTEN_S]
+    if settings.database.exists() and settings.database.parent == settings.home:  # another's indexes may lie here too
+        with Database(settings.database) as database:
+            known = {str(row.id) for row in AgentStore(database).list()}
+        left += [path for path in (settings.home / "index").glob("*-*-*") if path.name.split("-")[1] not in known]
+    if not left:
+        return Finding("leftovers", "ok", "none")
+    size = sum(path.stat().st_size for path in left)
+
+    def mend() -> str:
+        for path in left:
+            path.unlink(missing_ok=True)
+        return f"{len(left)} files are gone"
+
+    return Finding("leftovers", "note", f"{len(left)} files, {size / 1e6:,.1f} MB", "localmem doctor --mend", mend)
 
 
 def _model(settings: Settings) -> Finding:
@@ -163,4 +230,18 @@ def _index(settings: Settings) -> Finding:
     if not behind:
         return Finding("index", "ok", "every passage has its vector")
     text = ", ".join(f"{number} passages of {name}" for name, number in behind.items())
-    return Finding("index", "note", f"{text} are found by words only", "localmem archival reindex -a NAME")
+    way_out = "localmem archival reindex -a NAME, or localmem doctor --mend"
+    return Finding(
+        "index", "note", f"{text} are found by words only", way_out, lambda: _reindex(settings, list(behind))
+    )
+
+
+def _reindex(settings: Settings, names: Iterable[str]) -> str:
+    done = 0
+    with Database(settings.database) as database:
+        embedder = runtime.make_embedder(settings)
+        for name in names:
+            _, _, archival = runtime.open_storages(name, settings, database=database, embedder=embedder)
+            done += archival.reindex()
+            archival.save_index()
+    return f"{done} passages have their vectors"

@@ -232,18 +232,23 @@ def path_of_config(shared: Shared) -> None:
 
 
 @click.command()
+@click.option("--mend", is_flag=True, help="Put right what can be: caches, leftovers, permissions.")
 @shared(MODEL_NAME, JSON)
-def doctor(shared: Shared) -> int:
+def doctor(shared: Shared, mend: bool) -> int:
     """Look at everything an agent needs. Exit code 1 when something is broken."""
     from localmem.interfaces.cli.checkup import examine
 
     findings = []
     for finding in examine(shared.settings()):
         findings.append(finding)
+        mended = finding.mend() if mend and finding.mend is not None else ""
         if not shared.as_json:
             click.echo(f"{finding.state:7} {finding.check}: {plain(finding.text)}")
-            if finding.hint:
+            if mended:
+                click.echo(f"        mended: {mended}")
+            elif finding.hint:
                 click.echo(f"        {plain(finding.hint)}")
     if shared.as_json:
-        print_json([asdict(finding) for finding in findings])
+        names = ("check", "state", "text", "hint")
+        print_json([{name: getattr(finding, name) for name in names} for finding in findings])
     return int(any(finding.state == "broken" for finding in findings))
