@@ -11,6 +11,7 @@ import json
 import sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, cast, get_args
 
 from localmem.errors import LocalmemError
@@ -91,9 +92,9 @@ class _Import:
         )
 
     def _insert_agent(self) -> None:
-        rows = list(self._checked("agent"))
+        rows = list(islice(self._checked("agent"), 2))
         if len(rows) != 1:
-            raise self.refuse(f"it holds {len(rows)} agents")
+            raise self.refuse("it holds more than one agent" if rows else "it holds no agent")
         row = {**rows[0], "name": self.name}
         cursor = self.database.execute(
             f"INSERT INTO agent ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", tuple(row.values())
