@@ -46,7 +46,7 @@ def test_every_completion_is_a_call_that_runs(native: LlamaBackend, question: st
     names = [choice.name for choice in grammar.choices]
     assert call.name in names
     result = execute(call, agent._memory_functions.specs, allowed=names)
-    assert result.ok or "would be full" in result.text or "content is empty" in result.text, result.text
+    assert result.could_run or "would be full" in result.text or "content is empty" in result.text, result.text
 
 
 def test_function_that_gbnf_cannot_say_is_refused_when_it_is_registered(native: LlamaBackend, smollm: LlamaBackend):
