@@ -3,6 +3,7 @@
 import pytest
 
 from benchmarks.faults import kills, processes
+from benchmarks.faults.disk import fill_often
 from benchmarks.faults.kills import kill_often
 from benchmarks.faults.processes import run_two
 from localmem.storage.database import Database
@@ -35,6 +36,14 @@ def test_a_database_that_does_not_commit_together_is_found_out(monkeypatch):
     found = kill_often(60, seed=1, quiet=True)
 
     assert [*found.lost, *found.duplicates, *found.failed_opens, *found.reruns, *found.differences]
+
+
+def test_a_full_disk_loses_nothing():
+    full = fill_often(6, seed=1)
+    if full.times is None:
+        pytest.skip("no tmpfs can be mounted here")
+    assert full.times == 6
+    assert (full.lost, full.other_errors) == ([], [])
 
 
 def test_two_processes_on_one_home_lose_and_cross_nothing():

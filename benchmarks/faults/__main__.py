@@ -1,6 +1,6 @@
-"""Faults: what is lost, doubled or crossed when processes are killed and when two share a home.
+"""Faults: what is lost, doubled or crossed when processes are killed, the disk is full, or two share a home.
 
-python -m benchmarks.faults [--kills N] [--operations N] [--json]
+python -m benchmarks.faults [--kills N] [--full N] [--operations N] [--json]
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 
 from benchmarks.common import RESULTS, save
+from benchmarks.faults.disk import fill_often
 from benchmarks.faults.kills import kill_often
 from benchmarks.faults.processes import run_two
 
@@ -19,6 +20,7 @@ Figures = dict[str, object]
 def main() -> None:
     arguments = _arguments()
     kills = kill_often(arguments.kills, seed=arguments.seed, quiet=arguments.json)
+    full = fill_often(arguments.full, seed=arguments.seed)
     processes = run_two(arguments.operations, seed=arguments.seed)
     figures: Figures = {
         "kills": kills.kills,
@@ -30,6 +32,9 @@ def main() -> None:
         "reruns": len(kills.reruns),
         "windows_compared": kills.compared,
         "differences_after_reopen": len(kills.differences),
+        "disk_full": full.times,
+        "disk_read_only": full.read_only,
+        "disk_full_lost": None if full.times is None else len(full.lost) + len(full.other_errors),
         "process_operations": processes.operations,
         "process_lost": len(processes.lost),
         "process_crossed": len(processes.crossed) + processes.shared,
@@ -40,6 +45,7 @@ def main() -> None:
         "failed_opens": kills.failed_opens,
         "reruns": kills.reruns,
         "differences_after_reopen": kills.differences,
+        "disk_full_lost": [*full.lost, *full.other_errors],
         "process_lost": processes.lost,
         "process_crossed": processes.crossed,
     }
@@ -50,6 +56,7 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks.faults", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--kills", type=int, default=500, metavar="N")
+    parser.add_argument("--full", type=int, default=200, metavar="N", help="times that the disk is full")
     parser.add_argument("--operations", type=int, default=1_000, metavar="N", help="of two processes on one home")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="FOLDER", help="where the result file goes")

@@ -39,6 +39,7 @@ from localmem.storage.embedder import HashEmbedder
 TURNS = 6 * MIX
 _MOST_STATEMENTS = 200  # between a start and its kill: opening takes some 40 of them
 _MOST_SECONDS = 0.3
+_SIGNALS = (signal.SIGKILL, signal.SIGTERM)  # after a while; before a statement it is always the first
 _POINT = "point"
 _QUERIES = ("boat", "Fact 8 of the boat", "Answer 3", "feet long")
 
@@ -85,13 +86,15 @@ def kill_often(kills: int, *, seed: int = 0, quiet: bool = False) -> Kills:
 def _one_life(home: Path, found: Kills, chance: random.Random, windows: dict[str, set[str]], bar: tqdm[object]) -> None:
     acknowledged: list[tuple[str, str]] = []
     while True:
-        was_killed, told = _run(home, _point(found, chance), chance.uniform(0.0, _MOST_SECONDS))
+        was_killed, told = _run(
+            home, _point(found, chance), chance.uniform(0.0, _MOST_SECONDS), chance.choice(_SIGNALS)
+        )
         acknowledged += [(kind, text) for kind, text in told if kind != _POINT]
         if was_killed:
             found.kills += 1
             found.points |= {text for kind, text in told if kind == _POINT}
             bar.update()
-        _look(home, acknowledged, found, windows)
+        look(home, acknowledged, found, windows)
         if not was_killed or found.failed_opens:
             return
 
@@ -108,13 +111,13 @@ def _point(found: Kills, chance: random.Random) -> Point:
             return chance.randrange(1, _MOST_STATEMENTS)
 
 
-def _run(home: Path, point: Point, seconds: float) -> tuple[bool, list[tuple[str, str]]]:
+def _run(home: Path, point: Point, seconds: float, by: signal.Signals) -> tuple[bool, list[tuple[str, str]]]:
     """Have a process live and be killed; whether it was, and what it had acknowledged by then."""
     reading, writing = os.pipe()
     child = _fork(lambda pipe: _live_to_be_killed(home, point, pipe), reading, writing)
     if point is None:
         time.sleep(seconds)
-        os.kill(child, signal.SIGKILL)  # one that has ended by itself stays as it is: nobody has waited for it yet
+        os.kill(child, by)  # one that has ended by itself stays as it is: nobody has waited for it yet
     with os.fdopen(reading, "rb") as pipe:
         lines = pipe.read().decode().split("\n")[:-1]  # a line that was cut off was not acknowledged
     _, status = os.waitpid(child, 0)
@@ -242,7 +245,7 @@ def _window(agent: Agent) -> str:
     return hashlib.sha256(repr(agent.main_context.prompt().ids).encode()).hexdigest()
 
 
-def _look(home: Path, acknowledged: list[tuple[str, str]], found: Kills, windows: dict[str, set[str]]) -> None:
+def look(home: Path, acknowledged: list[tuple[str, str]], found: Kills, windows: dict[str, set[str]]) -> None:
     """Open what a process left, and hold it against what that had acknowledged."""
     try:
         agent = open_life(home)
@@ -255,8 +258,11 @@ def _look(home: Path, acknowledged: list[tuple[str, str]], found: Kills, windows
             found.compared += 1
             if _window(agent) not in known:
                 found.differences.append("window")
-        if _found_by(agent.recall, agent.archival) != _found_by(*_without_caches(agent, home)):
-            found.differences.append("search")
+        with Database(home / DATABASE) as database:  # no folder: the indexes are made anew
+            recall = Recall(database, agent.id, HashEmbedder(), None)
+            archival = Archival(database, agent.id, HashEmbedder(), None)
+            if _found_by(agent.recall, agent.archival) != _found_by(recall, archival):
+                found.differences.append("search")
         found.lost += _lost(reader, home, acknowledged)
         found.duplicates += _twice(reader)
     paid = Counter(payments(home).read_text().split()) if payments(home).exists() else Counter[str]()
@@ -271,11 +277,6 @@ def _times(amount: str) -> int:
 def _found_by(recall: Recall, archival: Archival) -> list[list[str]]:
     said = [[message.text for message in recall.search(query, page_size=20).items] for query in _QUERIES]
     return said + [[passage.text for passage in archival.search(query, page_size=20).items] for query in _QUERIES]
-
-
-def _without_caches(agent: Agent, home: Path) -> tuple[Recall, Archival]:
-    database = Database(home / DATABASE)
-    return Recall(database, agent.id, HashEmbedder(), None), Archival(database, agent.id, HashEmbedder(), None)
 
 
 _KEPT = {

@@ -107,7 +107,11 @@ def open_life(home: Path) -> Agent:
     agent = localmem.open(NAME, settings=life_settings(home), backend=backend, embedder=HashEmbedder(), now=clock)
     backend.agent = clock.agent = agent
     if not agent.working_context["human"]:
-        agent.set_block("human", "Keeps bees, and sails on Sundays with her brother.")
+        try:
+            agent.set_block("human", "Keeps bees, and sails on Sundays with her brother.")
+        except BaseException:
+            agent.close()
+            raise
 
     @agent.function
     def pay(amount: int) -> str:
@@ -142,6 +146,15 @@ def live(home: Path, turns: int, acknowledge: Acknowledge, *, opened: Callable[[
     agent = open_life(home)
     if opened is not None:
         opened(agent)
+    try:
+        _go_on(agent, turns, acknowledge)
+    except BaseException:
+        agent.close()
+        raise
+    return agent
+
+
+def _go_on(agent: Agent, turns: int, acknowledge: Acknowledge) -> None:
     for step in agent.resume():
         _tell(step.call, ok=step.result.ok, acknowledge=acknowledge)
     spoken = [turn_of(m.text) for m in agent.main_context.queue if m.kind == "user_message"]
@@ -153,7 +166,6 @@ def live(home: Path, turns: int, acknowledge: Acknowledge, *, opened: Callable[[
                 acknowledge("said", said_in(number))
                 told = True
             _tell(step.call, ok=step.result.ok, acknowledge=acknowledge)
-    return agent
 
 
 def _tell(call: FunctionCall | None, *, ok: bool, acknowledge: Acknowledge) -> None:

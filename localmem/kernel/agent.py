@@ -407,12 +407,15 @@ class Agent:
     def close(self) -> None:
         """Save what is cached and let go of the agent."""
         self.wake()
-        self.backend.keep(self.main_context.window(), owner=self.owner, static_tokens=self.main_context.static_tokens)
-        self.recall.save_index()
-        self.archival.save_index()
-        for closer in self._closers:
-            closer()
-        self._closers = []
+        window, static_tokens = self.main_context.window(), self.main_context.static_tokens
+        try:
+            self.backend.keep(window, owner=self.owner, static_tokens=static_tokens)
+            self.recall.save_index()
+            self.archival.save_index()
+        finally:  # a cache that cannot be written must not keep the agent locked
+            closers, self._closers = self._closers, []
+            for closer in closers:
+                closer()
 
     def on_close(self, closer: Callable[[], None]) -> None:
         """Have `closer` called when the agent is closed."""

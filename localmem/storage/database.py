@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 MEMORY = ":memory:"
 BUSY_TIMEOUT_MS = 5_000
+_LEAST_FREE_BYTES = 65_536  # two steps of the write-ahead log's index
 _CACHE_KB = 32_768  # SQLite's own 2 MB would be filled by one common word's rows
 
 Params = Sequence[Any]  # Any: whatever sqlite3 can bind
@@ -295,6 +297,14 @@ _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _UNWRITABLE = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_IOERR}
 
 
+def _is_full(path: Path) -> bool:
+    """Whether the disk has no room left: SQLite calls it an I/O error where the file that is to grow is mapped."""
+    try:
+        return shutil.disk_usage(path.parent).free < _LEAST_FREE_BYTES
+    except OSError:
+        return False
+
+
 def _storage_error(error: sqlite3.Error, path: Path) -> StorageError | None:
     """What the user should know about an SQLite error; None when it is a mistake in our own code."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte: extended codes refine it
@@ -305,7 +315,7 @@ def _storage_error(error: sqlite3.Error, path: Path) -> StorageError | None:
             f"{path} is damaged or is not an SQLite database ({error})",
             "Restore a backup, or move the file aside to start with an empty one.",
         )
-    if code == sqlite3.SQLITE_FULL:
+    if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _is_full(path)):
         return StorageError(f"no space left to write {path}; nothing was changed", "Free some disk space and retry.")
     if code in _UNWRITABLE:
         return StorageError(

@@ -487,6 +487,23 @@ def test_own_function_that_raises_is_a_result():
     assert replies(steps) == ["No idea."]
 
 
+def test_a_clock_that_is_set_back_loses_and_reorders_nothing(database: Database):
+    clock = Clock()
+    agent = scripted_agent([append("Has a dog."), say("Noted."), say("Again.")], database=database, now=clock)
+    list(agent.send("I have a dog."))
+    clock.advance(timedelta(days=-400))
+    list(agent.send("It barks."))
+    agent.undo("block")
+    agent.redo("block")
+
+    said = ["I have a dog.", "Noted.", "It barks.", "Again."]
+    assert [m.text for m in stored_messages(agent, database) if m.kind in ("user_message", "reply")] == said
+    assert {message.text for message in agent.recall.search("dog barks").items} >= {"I have a dog.", "It barks."}
+    assert agent.working_context["human"] == "Has a dog."
+    reopened = make_agent(ScriptedBackend(), database=database, now=clock)
+    assert reopened.main_context.prompt() == agent.main_context.prompt()
+
+
 class Crash(BaseException):
     """The end of the process, as far as an agent can tell."""
 
