@@ -17,7 +17,7 @@ from typing import Any, cast, get_args
 from localmem.errors import LocalmemError
 from localmem.kernel.messages import Kind, Role
 from localmem.memory.search import PLACE_BITS
-from localmem.storage.agent_store import check_agent_name, is_block_state, is_setting_state
+from localmem.storage.agent_store import MODEL, check_agent_name, is_block_state, is_setting_state
 from localmem.storage.database import Database, is_moment
 from localmem.storage.edit_log import SEALED, Author, EditKind, state_text
 from localmem.storage.export import TABLES, Export, Progress, Row
@@ -171,9 +171,7 @@ class _Import:
                 if row["id"] <= last:
                     raise self.refuse(f"{where}: its ids do not rise")
                 last = row["id"]
-            if table == "edit" and not all(
-                _is_state(row["kind"], row["item"], row[name]) for name in ("before", "after")
-            ):
+            if table == "edit" and not _is_edit(row):
                 raise self.refuse(f"{where}: what it says of its {row['kind']} cannot be")
             if "tags" in row and not _is_list_of_text(row["tags"]):
                 raise self.refuse(f"{where}: tags are no list of words")
@@ -223,6 +221,16 @@ def _spans(row: Row | sqlite3.Row) -> list[tuple[int, int]]:
         return []
     states = [_state(row, name) for name in ("before", "after")]
     return [(first, last) for state in states if state is not None for first, last in state["ids"]]
+
+
+def _is_edit(row: Row) -> bool:
+    """Whether an edit can be undone and done again: passages come or go, and an agent always has a model."""
+    states = row["before"], row["after"]
+    if row["kind"] == "passages" and states.count(None) != 1:
+        return False
+    if row["kind"] == "setting" and row["item"] == MODEL and None in states:
+        return False
+    return all(_is_state(row["kind"], row["item"], state) for state in states)
 
 
 def _is_state(kind: str, item: str, text: str | None) -> bool:

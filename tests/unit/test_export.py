@@ -320,6 +320,14 @@ def sealed(edits):
     "edit",
     [
         {"after": "{"},
+        {"kind": "passages", "item": ""},
+        {
+            "kind": "passages",
+            "item": "",
+            "before": '{"ids": [[1, 1]], "source": null}',
+            "after": '{"ids": [[2, 2]], "source": null}',
+        },
+        {"kind": "setting", "item": "model", "after": '{"name": "x"}'},
         {"after": "[]"},
         {"after": '{"value": "x"}'},
         {"kind": "passages", "item": "", "after": '{"ids": [[1, 4611686018427387904]], "source": null}'},
