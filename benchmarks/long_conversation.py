@@ -131,7 +131,7 @@ def _say(agent: Agent, text: str, expect: list[str], log: Log) -> None:
 def _count(step: Step, log: Log) -> None:
     log.steps += 1
     log.usage += step.usage
-    log.failed_calls += not step.result.ok
+    log.failed_calls += not step.result.could_run
     if step.reply is not None:
         log.lines.append(f"**localmem:** {step.reply}  ")
     elif step.call is not None:

@@ -673,11 +673,13 @@ class Agent:
 
     def _ids_of_call(self, name: str, arguments: str) -> tuple[int, ...]:
         """A call as ids: only the frame may hold control tokens, never what was said in it."""
-        encode = self.backend.tokenizer.encode
         if name == self.frame.plain:
-            return tuple(encode(self.frame.write(name, arguments)))
-        head = encode(self.frame.head(name), special=True)
-        return (*head, *encode(arguments), *encode(self.frame.after, special=True))
+            return tuple(self.backend.tokenizer.encode(self.frame.write(name, arguments)))
+        return self._ids_in_frame(self.frame.head(name), arguments)
+
+    def _ids_in_frame(self, head: str, arguments: str) -> tuple[int, ...]:
+        encode = self.backend.tokenizer.encode
+        return (*encode(head, special=True), *encode(arguments), *encode(self.frame.after, special=True))
 
     def _ids_of_written(self, text: str) -> tuple[int, ...] | None:
         """A call that another model, or this one elsewhere, wrote in the same frame, as ids; None for what is none.
@@ -691,9 +693,7 @@ class Agent:
         after = self.frame.after
         if not text.startswith(head) or not text.endswith(after):
             return None
-        encode = self.backend.tokenizer.encode
-        arguments = text[len(head) : len(text) - len(after)]
-        return (*encode(head, special=True), *encode(arguments), *encode(after, special=True))
+        return self._ids_in_frame(head, text[len(head) : len(text) - len(after)])
 
     # -- putting it together -------------------------------------------------------------------------------------
 

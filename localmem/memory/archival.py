@@ -140,13 +140,7 @@ class Archival:
         with self._database.transaction():
             passages = self._rows("passage", ids)
             if passages:
-                given = json.dumps([row["id"] for row in passages])
-                self._database.execute(
-                    f"INSERT INTO deleted_passage ({_COLUMNS}) SELECT {_COLUMNS} FROM passage "
-                    "WHERE id IN (SELECT value FROM json_each(?))",
-                    (given,),
-                )
-                self._database.execute("DELETE FROM passage WHERE id IN (SELECT value FROM json_each(?))", (given,))
+                self._move(passages, "passage", "deleted_passage")
                 self._record(_state(passages), None, by or _user_now(), reverts)
         return len(passages)
 
@@ -160,15 +154,7 @@ class Archival:
             if [row["id"] for row in deleted] != [row["id"] for row in found]:
                 return self.restore(ids, by, reverts=reverts)  # another process was quicker
             if deleted:
-                given = json.dumps([row["id"] for row in deleted])
-                self._database.execute(
-                    f"INSERT INTO passage ({_COLUMNS}) SELECT {_COLUMNS} FROM deleted_passage "
-                    "WHERE id IN (SELECT value FROM json_each(?))",
-                    (given,),
-                )
-                self._database.execute(
-                    "DELETE FROM deleted_passage WHERE id IN (SELECT value FROM json_each(?))", (given,)
-                )
+                self._move(deleted, "deleted_passage", "passage")
                 if self._meaning is not None and vectors is not None:
                     self._meaning.write([row["id"] for row in deleted], vectors)
                 self._record(None, _state(deleted), by or _user_now(), reverts)
@@ -255,7 +241,14 @@ class Archival:
     def _record(self, before: State | None, after: State | None, by: Attribution, reverts: int | None) -> None:
         self._log.record(self._agent_id, "passages", "", before, after, by, reverts=reverts)
 
-    def _rows(self, table: Literal["passage", "deleted_passage"], ids: Iterable[int]) -> builtins.list[sqlite3.Row]:
+    def _move(self, rows: Sequence[sqlite3.Row], source: _Table, target: _Table) -> None:
+        """Take rows out of one table and put them into the other, as they are."""
+        given = (json.dumps([row["id"] for row in rows]),)
+        these = "WHERE id IN (SELECT value FROM json_each(?))"
+        self._database.execute(f"INSERT INTO {target} ({_COLUMNS}) SELECT {_COLUMNS} FROM {source} {these}", given)
+        self._database.execute(f"DELETE FROM {source} {these}", given)
+
+    def _rows(self, table: _Table, ids: Iterable[int]) -> builtins.list[sqlite3.Row]:
         """Those of the agent's with one of the ids, by id."""
         return self._database.rows(
             f"SELECT * FROM {table} WHERE agent_id = ? AND id IN (SELECT value FROM json_each(?)) ORDER BY id",
@@ -302,6 +295,7 @@ class Archival:
 
 
 _COLUMNS = "id, agent_id, text, source, tags, created_at"
+_Table = Literal["passage", "deleted_passage"]
 
 
 def _user_now() -> Attribution:

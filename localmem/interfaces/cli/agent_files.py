@@ -29,11 +29,11 @@ from localmem.interfaces.cli.common import (
     when,
 )
 
-_MOST_LETTA_BYTES = 500_000_000
-
 if TYPE_CHECKING:
     from localmem.config import Settings
     from localmem.storage.database import Database
+
+_MOST_LETTA_BYTES = 500_000_000
 
 
 @agents.command("export")
