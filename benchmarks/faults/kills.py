@@ -19,7 +19,6 @@ import signal
 import sqlite3
 import tempfile
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
@@ -28,6 +27,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from benchmarks.faults.children import fork
 from benchmarks.faults.life import DATABASE, MIX, live, open_life, payments
 from localmem.errors import LocalmemError
 from localmem.kernel.agent import Agent
@@ -213,17 +213,12 @@ def _lines_of_a_child(run: Callable[[int], None]) -> list[str]:
 
 def _fork(run: Callable[[int], None], reading: int, writing: int) -> int:
     """The process id of a child that runs `run` with the writing end of a pipe."""
-    child = os.fork()
-    if child == 0:
+
+    def work() -> None:
         os.close(reading)
-        status = 1
-        try:
-            run(writing)
-            status = 0
-        except BaseException:  # noqa: BLE001  # the child ends here whatever it was; the parent sees the status
-            traceback.print_exc()
-        finally:
-            os._exit(status)
+        run(writing)
+
+    child = fork(work)
     os.close(writing)
     return child
 

@@ -12,11 +12,12 @@ import os
 import random
 import tempfile
 import time
-import traceback
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import localmem
+from benchmarks.faults.children import fork
 from benchmarks.faults.life import life_settings
 from localmem.backend.scripted import ScriptedBackend
 from localmem.errors import DatabaseBusy, LocalmemError
@@ -54,22 +55,10 @@ def run_two(operations: int, *, seed: int = 0) -> Processes:
     found = Processes()
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        children: list[int] = []
-        for number, name in enumerate(NAMES):
-            child = os.fork()
-            if child == 0:
-                status = 1
-                try:
-                    written = _work(home, name, operations // 2, seed + number)
-                    _note(home, name).write_text(
-                        json.dumps([written.messages, written.passages, written.fact, written.shared])
-                    )
-                    status = 0
-                except BaseException:  # noqa: BLE001  # the child ends here whatever it was; the parent sees the status
-                    traceback.print_exc()
-                finally:
-                    os._exit(status)
-            children.append(child)
+        children = [
+            fork(partial(_work_and_tell, home, name, operations // 2, seed + number))
+            for number, name in enumerate(NAMES)
+        ]
         for child in children:
             if os.waitpid(child, 0)[1]:
                 raise RuntimeError("a process failed by itself")
@@ -77,6 +66,12 @@ def run_two(operations: int, *, seed: int = 0) -> Processes:
             _look(home, name, found)
     found.operations = operations
     return found
+
+
+def _work_and_tell(home: Path, name: str, operations: int, seed: int) -> None:
+    written = _work(home, name, operations, seed)
+    told = [written.messages, written.passages, written.fact, written.shared]
+    _note(home, name).write_text(json.dumps(told))
 
 
 def _note(home: Path, name: str) -> Path:

@@ -130,18 +130,17 @@ def snapshot(shared: Shared, name: str) -> None:
 @shared(JSON)
 def snapshots(shared: Shared, name: str) -> None:
     """What was kept of agent NAME, the newest first."""
-    found = [
-        {"snapshot": path.stem, "path": path, "bytes": path.stat().st_size, "taken_at": _taken_at(path)}
-        for path in kept(shared.settings(), name)
-    ]
+    found = [(path, _taken_at(path), path.stat().st_size) for path in kept(shared.settings(), name)]
     if shared.as_json:
-        print_json(found)
+        print_json(
+            [{"snapshot": path.stem, "path": path, "bytes": size, "taken_at": taken} for path, taken, size in found]
+        )
         return
     if not found:
         shared.say(f"Nothing was kept of {name}; localmem agents snapshot {name} does.")
     print_table(
         ("snapshot", "taken", "bytes"),
-        [(one["snapshot"], when(_taken_at(Path(str(one["path"])))), f"{one['bytes']:,}") for one in found],
+        [(path.stem, when(taken), f"{size:,}") for path, taken, size in found],
     )
 
 
