@@ -10,24 +10,23 @@ import difflib
 import hashlib
 import json
 import logging
-import os
 import re
-import struct
-import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from localmem.calls.calibration import Calibration, read_calibration
 from localmem.calls.frame import Thought
 from localmem.config import Settings
 from localmem.errors import ModelCorrupt, ModelError, ModelNotFound
+from localmem.gguf import check_gguf
 from localmem.resources import data_dir
+from localmem.storage.file_memory import FileMemory, identity
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +35,7 @@ Reply = Literal["call", "plain"]
 FunctionSet = Literal["memgpt", "plain"]
 
 _CHUNK_BYTES = 1 << 20
-_GGUF_HEADER_BYTES = 24  # magic, version, tensor count, metadata count
 CALIBRATION_SUFFIX = ".calibration.json"
-_GGUF_VERSIONS = (2, 3)  # version 1 was never read by the llama.cpp we build on
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,38 +215,18 @@ def search_places(card: ModelCard, models_dir: Path) -> tuple[Path, ...]:
 def check(card: ModelCard, path: Path, progress: ProgressFactory | None = None) -> None:
     """Raise ModelCorrupt, saying what was found and expected, unless `path` is the file of the card.
 
-    Size first, then the GGUF header, then sha256, which reads the whole file.
+    Size first, then sha256, which reads the whole file; where the card has none, the header's structure.
     """
     way_out = f"Get it again with: localmem models pull {card.name}"
     found_bytes = _size_of(path)
     if found_bytes != card.size_bytes:
         raise ModelCorrupt(f"{path} is {found_bytes:,} bytes, but {card.name} is {card.size_bytes:,} bytes", way_out)
-    check_gguf(path)
     if not card.sha256:
+        check_gguf(path)
         return
     found_sha256 = sha256_of(path, progress)
     if found_sha256 != card.sha256:
         raise ModelCorrupt(f"{path} has sha256 {found_sha256}, but {card.name} has {card.sha256}", way_out)
-
-
-def check_gguf(path: Path) -> None:
-    """Raise ModelCorrupt unless `path` begins like a GGUF file that llama.cpp reads.
-
-    A file that is not there, or may not be read, is ModelNotFound.
-    """
-    size_bytes = _size_of(path)
-    with path.open("rb") as file:
-        header = file.read(_GGUF_HEADER_BYTES)
-    way_out = "Give a whole .gguf file, or get a model with: localmem models pull NAME"
-    if not header:
-        raise ModelCorrupt(f"{path} is empty", way_out)
-    if header[:4] != b"GGUF":
-        raise ModelCorrupt(f"{path} is not a GGUF file: it begins with {header[:4]!r}", way_out)
-    if len(header) < _GGUF_HEADER_BYTES or size_bytes == _GGUF_HEADER_BYTES:
-        raise ModelCorrupt(f"{path} is cut off after {size_bytes} bytes", way_out)
-    (version,) = struct.unpack_from("<I", header, 4)
-    if version not in _GGUF_VERSIONS:
-        raise ModelCorrupt(f"{path} is GGUF version {version}; versions 2 and 3 can be read", way_out)
 
 
 def sha256_of(path: Path, progress: ProgressFactory | None = None) -> str:
@@ -265,46 +242,42 @@ def sha256_of(path: Path, progress: ProgressFactory | None = None) -> str:
 def remembered_sha256(path: Path, memory: Path, *, compute: bool) -> str | None:
     """The sha256 of the file as last computed, for hashing a gigabyte at each start is too slow.
 
-    `memory` is a small JSON file: absolute path -> size, mtime and sha256. What it does not hold, or holds for another
-    size or mtime, is computed and remembered if `compute`, else None. A memory that is damaged counts as empty; one
-    that cannot be written is no error. Raises OSError when `path` cannot be read.
+    `memory` is the file of a `FileMemory`. What it does not hold of the file as it is now is computed and remembered if
+    `compute`, else None. Raises OSError when `path` cannot be read.
     """
-    path = path.absolute()
-    name = str(path).encode("unicode_escape").decode("ascii")  # a path need not be valid Unicode, and JSON must be
-    stat = path.stat()
-    known = _read_memory(memory)
-    entry = known.get(name)
-    if entry is not None and (entry.size_bytes, entry.mtime_ns) == (stat.st_size, stat.st_mtime_ns):
-        return entry.sha256
-    if not compute:
-        return None
+    remembered = FileMemory(memory)
+    known = remembered.get(path)
+    if known is not None or not compute:
+        return known
+    as_of = identity(path)
     sha256 = sha256_of(path)
-    after = path.stat()
-    if (after.st_size, after.st_mtime_ns) == (stat.st_size, stat.st_mtime_ns):  # else it was written to meanwhile
-        entry = _Remembered(size_bytes=stat.st_size, mtime_ns=stat.st_mtime_ns, sha256=sha256)
-        _write_memory(memory, known | {name: entry})
+    remembered.put(path, sha256, as_of)
     return sha256
 
 
-def card_from_gguf(path: Path, metadata: Mapping[str, str], *, progress: ProgressFactory | None = None) -> ModelCard:
-    """A card for a file on this machine, from the metadata llama.cpp read of it (GGUF keys).
+def card_from_gguf(path: Path, *, progress: ProgressFactory | None = None) -> ModelCard:
+    """A card for a file on this machine, from its own metadata.
 
     Its only source is the file where it lies, so nothing is copied. The frame is `native` where the file's
     own chat template knows tools, else `bare`. Raises ModelCorrupt for a file that is no GGUF.
     """
-    check_gguf(path)
-    architecture = metadata.get("general.architecture", "")
-    context = metadata.get(f"{architecture}.context_length", "")
+    metadata = check_gguf(path).metadata
+
+    def text(key: str, otherwise: str) -> str:
+        value = metadata.get(key)
+        return value if isinstance(value, str) and value else otherwise
+
+    context = metadata.get(f"{text('general.architecture', '')}.context_length")
     return ModelCard(
         name=_slug(path.stem),
         file=path.name,
         size_bytes=_size_of(path),
         sha256=sha256_of(path, progress),
-        context_window=int(context) if context.isdecimal() and int(context) else 4096,
-        license=metadata.get("general.license", "unknown"),
-        description=metadata.get("general.name", path.stem),
+        context_window=context if isinstance(context, int) and context > 0 else 4096,
+        license=text("general.license", "unknown"),
+        description=text("general.name", path.stem),
         sources=(LocalSource(path.expanduser().absolute()),),
-        profile=Profile(frame="native" if "tools" in metadata.get("tokenizer.chat_template", "") else "bare"),
+        profile=Profile(frame="native" if "tools" in text("tokenizer.chat_template", "") else "bare"),
     )
 
 
@@ -350,29 +323,6 @@ def read_card(path: Path) -> ModelCard:
 
 
 _MEND = "Mend the card or take it away; localmem models add FILE.gguf writes a new one."
-
-
-def _read_memory(memory: Path) -> dict[str, _Remembered]:
-    try:
-        return _MEMORY.validate_json(memory.read_bytes()) if memory.is_file() else {}
-    except (OSError, ValidationError) as error:
-        logger.debug("%s is not used: %s", memory.name, type(error).__name__)
-        return {}
-
-
-def _write_memory(memory: Path, known: Mapping[str, _Remembered]) -> None:
-    """Replace the file in one step, so that another process reads the old one or the new one."""
-    try:
-        handle, beside = tempfile.mkstemp(prefix=f"{memory.name}.", suffix=".part", dir=memory.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(_MEMORY.dump_json(dict(known), indent=1))
-            Path(beside).replace(memory)
-        finally:
-            with suppress(FileNotFoundError):  # renamed
-                Path(beside).unlink()
-    except OSError as error:
-        logger.debug("%s cannot be written: %s", memory.name, error.strerror)
 
 
 def _card_for_path(path: Path) -> ModelCard:
@@ -548,12 +498,3 @@ class _CardFile(_Table):
             sampling=SamplingDefaults(self.sampling.temperature, self.sampling.top_p, self.sampling.min_p),
             profile=Profile(**self.profile.model_dump()),
         )
-
-
-class _Remembered(_Table):
-    size_bytes: int
-    mtime_ns: int
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-
-
-_MEMORY = TypeAdapter(dict[str, _Remembered])

@@ -9,10 +9,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.resources import files
+from pathlib import Path
 
 from localmem import models
 from localmem.backend.base import Backend, Sampling
 from localmem.backend.constraint import GuidanceEngine
+from localmem.backend.first_load import ensure_loadable
 from localmem.backend.llama import LlamaBackend, LlamaOptions
 from localmem.backend.llama_library import open_vocabulary
 from localmem.backend.snapshots import forget
@@ -97,9 +99,7 @@ def open(  # noqa: A001  # localmem.open is the public name
 
 def load_backend(settings: Settings, *, counting_only: bool = False) -> LlamaBackend:
     """The model of the settings, loaded. Raises ModelNotFound, ModelCorrupt or BackendError."""
-    card = models.find_card(settings.model, models.load_cards(settings.models_dir))
-    path = models.locate(card, settings)
-    models.check_gguf(path)
+    card, path = find_weights(settings)
     return LlamaBackend(
         path,
         window=settings.window or card.context_window,
@@ -117,6 +117,14 @@ def load_backend(settings: Settings, *, counting_only: bool = False) -> LlamaBac
         chat_template=card.chat_template,
         counting_only=counting_only,
     )
+
+
+def find_weights(settings: Settings) -> tuple[models.ModelCard, Path]:
+    """The model of the settings and its file, which llama.cpp can load. Raises ModelNotFound or ModelCorrupt."""
+    card = models.find_card(settings.model, models.load_cards(settings.models_dir))
+    path = models.locate(card, settings)
+    ensure_loadable(path, settings.models_dir)
+    return card, path
 
 
 def make_embedder(settings: Settings) -> Embedder | None:
@@ -184,10 +192,7 @@ def window_use(agent: Agent) -> WindowUse:
 
 def check_grammar(lark: str, settings: Settings) -> None:
     """Compile a Lark grammar as the decode loop would, in the model's vocabulary. Raises BackendError if it is bad."""
-    card = models.find_card(settings.model, models.load_cards(settings.models_dir))
-    path = models.locate(card, settings)
-    models.check_gguf(path)
-    with open_vocabulary(path) as model:
+    with open_vocabulary(find_weights(settings)[1]) as model:
         GuidanceEngine(model.vocabulary_handle, len(model.vocabulary().texts)).start(lark)
 
 

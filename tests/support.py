@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
+import struct
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -153,3 +155,30 @@ def model_path(name: str) -> Path | None:
         return models.locate(models.find_card(name, models.load_cards(settings.models_dir)), settings)
     except ModelNotFound:
         return None
+
+
+def gguf_bytes(metadata: Mapping[str, object], tensors: Sequence[tuple[str, Sequence[int]]] = ()) -> bytes:
+    """A GGUF of version 3: texts, whole numbers and lists of texts as metadata, tensors of 32-bit zeros."""
+    pairs = b"".join(_gguf_text(key) + _gguf_value(value) for key, value in metadata.items())
+    told, weights = b"", b""
+    for name, shape in tensors:
+        told += _gguf_text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, 0, len(weights))
+        weights += bytes(-(-4 * math.prod(shape) // 32) * 32)
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata)) + pairs + told
+    return head + bytes(-len(head) % 32) + weights
+
+
+def _gguf_text(text: str) -> bytes:
+    return struct.pack("<Q", len(text.encode())) + text.encode()
+
+
+def _gguf_value(value: object) -> bytes:
+    match value:
+        case str():
+            return struct.pack("<I", 8) + _gguf_text(value)
+        case int():
+            return struct.pack("<Ii", 5, value)
+        case list():
+            return struct.pack("<IIQ", 9, 8, len(value)) + b"".join(map(_gguf_text, map(str, value)))
+        case _:
+            raise TypeError(value)

@@ -25,6 +25,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
         "kernel.budget",
         "kernel.tokens",
         "kernel.cancellation",
+        "gguf",
     ),
     (
         "calls.",

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import struct
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import gguf_bytes
 
 from localmem.config import Settings, load_settings
 from localmem.errors import ModelCorrupt, ModelError, ModelNotFound
@@ -25,7 +25,6 @@ from localmem.models import (
     SamplingDefaults,
     card_from_gguf,
     check,
-    check_gguf,
     find_card,
     load_cards,
     locate,
@@ -34,7 +33,7 @@ from localmem.models import (
     write_card,
 )
 
-GGUF = b"GGUF" + struct.pack("<IQQ", 3, 1, 1) + b"the rest of a model"
+GGUF = gguf_bytes({"general.architecture": "qwen2"}) + b"the rest of a model"
 
 CARD = ModelCard(
     name="tiny",
@@ -229,50 +228,41 @@ def test_changed_file_is_told_by_its_sha256(weights: Path):
     assert "localmem models pull tiny" in caught.value.hint
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"", "is empty"),
-        (b"PK\x03\x04 a zip", "is not a GGUF file: it begins with b'PK"),
-        (b"GGU", "is not a GGUF file"),
-        (b"GGUF\x03\x00\x00\x00", "is cut off after 8 bytes"),
-        (GGUF[:24], "is cut off after 24 bytes"),
-        (b"GGUF" + struct.pack("<IQQ", 99, 0, 0) + b"x", "is GGUF version 99"),
-    ],
-)
-def test_file_that_is_no_gguf_is_refused(tmp_path: Path, content: bytes, said: str):
+def test_a_path_to_a_file_that_is_no_gguf_is_refused(tmp_path: Path):
     path = tmp_path / "x.gguf"
-    path.write_bytes(content)
-    with pytest.raises(ModelCorrupt, match=said):
-        check_gguf(path)
-    with pytest.raises(ModelCorrupt, match=said):
+    path.write_bytes(b"PK\x03\x04 a zip")
+    with pytest.raises(ModelCorrupt, match="is not a GGUF file: it begins with b'PK"):
         find_card(str(path), {})
 
 
 def test_card_is_made_of_a_files_own_metadata(tmp_path: Path, settings: Settings):
     path = tmp_path / "My Model (Q4).gguf"
-    path.write_bytes(GGUF)
     metadata = {
         "general.architecture": "qwen2",
         "general.name": "My Model",
         "general.license": "mit",
-        "qwen2.context_length": "32768",
+        "qwen2.context_length": 32768,
         "tokenizer.chat_template": "{% if tools %}...",
     }
+    path.write_bytes(gguf_bytes(metadata))
 
-    card = card_from_gguf(path, metadata)
+    card = card_from_gguf(path)
     write_card(card, settings.models_dir)
 
     assert card.name == "my-model-q4"
     assert (card.context_window, card.license, card.description) == (32768, "mit", "My Model")
-    assert card.sha256 == CARD.sha256
+    assert card.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
     assert card.profile.frame == "native"
     assert find_card("my-model-q4", load_cards(settings.models_dir)) == card
     assert locate(card, settings) == path
 
 
-def test_card_of_a_file_that_says_nothing_is_careful(weights: Path):
-    card = card_from_gguf(weights, {"tokenizer.chat_template": "{{ messages }}"})
+@pytest.mark.parametrize("context", [{}, {"x.context_length": 0}, {"x.context_length": "many"}])
+def test_card_of_a_file_that_says_little_is_careful(weights: Path, context: dict[str, object]):
+    weights.write_bytes(
+        gguf_bytes({"general.architecture": "x", "tokenizer.chat_template": "{{ messages }}", **context})
+    )
+    card = card_from_gguf(weights)
     assert (card.context_window, card.license, card.profile.frame) == (4096, "unknown", "bare")
 
 

@@ -1,7 +1,7 @@
 """What `localmem doctor` looks at: everything that must be right before an agent can run, each on its own.
 
-Nothing is created or loaded into memory; a check that finds something broken says what to do about it. What is only a
-cache, a leftover or a permission can be mended, which is done where it is asked for.
+Nothing is created, and a model is loaded only by a process of its own, the first time; a check that finds something
+broken says what to do about it. What is only a cache, a leftover or a permission can be mended, where it is asked for.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from localmem import models, runtime
+from localmem.backend.first_load import ensure_loadable
 from localmem.calls.chat_format import probe
 from localmem.config import Settings
 from localmem.errors import LocalmemError
@@ -187,11 +188,11 @@ def _leftovers(settings: Settings) -> Finding:
 
 def _model(settings: Settings) -> Finding:
     card, path = _weights(settings)
-    models.check_gguf(path)
     size_bytes = path.stat().st_size
     if size_bytes != card.size_bytes:
         text = f"{path} is {size_bytes:,} bytes, its card says {card.size_bytes:,}"
         return Finding("model", "broken", text, f"Get it again: delete it, then localmem models pull {card.name}.")
+    ensure_loadable(path, settings.models_dir)
     return Finding("model", "ok", f"{card.name}: {path}, {size_bytes / 1e6:,.0f} MB")
 
 

@@ -97,17 +97,15 @@ def pull(shared: Shared, name: str | None) -> None:
 @shared(YES, JSON)
 def add(shared: Shared, file: Path, yes: bool) -> None:
     """Make a card for a GGUF file, where it lies; then -m NAME works."""
-    from localmem.backend.llama_library import open_vocabulary
-    from localmem.models import card_from_gguf, check_gguf, load_cards, write_card
+    from localmem.backend.first_load import ensure_loadable
+    from localmem.models import card_from_gguf, load_cards, write_card
 
     settings = shared.settings()
     file = file.expanduser().absolute()
     if not str(file).isprintable():  # llama.cpp takes paths as UTF-8, and a card is text
         raise ModelError(f"the name of {file} is not plain text", "Rename the file, or link to it.")
-    check_gguf(file)
-    with open_vocabulary(file) as model:
-        metadata = model.metadata()
-    card = card_from_gguf(file, metadata, progress=_progress(shared))
+    ensure_loadable(file, settings.models_dir)
+    card = card_from_gguf(file, progress=_progress(shared))
     known = load_cards(settings.models_dir).get(card.name)
     if known is not None and known.sha256 != card.sha256:
         confirm(f"There is another model called {card.name!r}. Put this one in its place?", yes=yes)
