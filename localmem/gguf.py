@@ -58,19 +58,24 @@ def check_gguf(path: Path) -> GgufHeader:
         with path.open("rb") as file:
             size_bytes = file.seek(0, 2)
             file.seek(0)
-            return read_gguf(file, size_bytes)
+            return read_gguf(file, size_bytes, str(path))
     except OSError as error:
         raise ModelNotFound(f"{path} cannot be read: {error.strerror}", "Check the path.") from error
-    except _Wrong as error:
-        raise ModelCorrupt(f"{path} {error}", _WAY_OUT) from error
 
 
 class _Wrong(Exception):
     """What is wrong with the file, to stand after its name."""
 
 
-def read_gguf(file: BinaryIO, size_bytes: int) -> GgufHeader:
-    """The header of an open file of that size, read from its start."""
+def read_gguf(file: BinaryIO, size_bytes: int, name: str) -> GgufHeader:
+    """The header of an open file of that size, read from its start. Raises ModelCorrupt, with the file's name in it."""
+    try:
+        return _read(file, size_bytes)
+    except _Wrong as error:
+        raise ModelCorrupt(f"{name} {error}", _WAY_OUT) from error
+
+
+def _read(file: BinaryIO, size_bytes: int) -> GgufHeader:
     reader = _Reader(file, size_bytes)
     if not size_bytes:
         raise _Wrong("is empty")

@@ -27,6 +27,7 @@ from localmem.errors import ModelCorrupt, ModelError, ModelNotFound
 from localmem.gguf import check_gguf
 from localmem.resources import data_dir
 from localmem.storage.file_memory import FileMemory, identity
+from localmem.storage.in_place import put_in_place
 
 logger = logging.getLogger(__name__)
 
@@ -295,9 +296,10 @@ def write_card(card: ModelCard, folder: Path) -> Path:
         if card.profile.calibration is None:
             calibration.unlink(missing_ok=True)
         else:
-            card.profile.calibration.write(calibration)
+            card.profile.calibration.write(beside)
+            put_in_place(beside, calibration)
         beside.write_bytes(text)
-        return beside.replace(path)
+        return put_in_place(beside, path)
     except UnicodeEncodeError as error:
         raise ModelError(f"The name of {card.file!r} is not text", "Rename the file.") from error
     except OSError as error:

@@ -41,6 +41,7 @@ from localmem.models import (
     check,
     search_places,
 )
+from localmem.storage.in_place import put_in_place
 
 if TYPE_CHECKING:
     from huggingface_hub import HfFileMetadata
@@ -247,7 +248,7 @@ def _accept(job: _Job, fetched: Path) -> Path:
         if fetched == job.part:  # another source's beginnings stay
             job.state.unlink(missing_ok=True)
         raise _WrongBytesError(f"{error.message}; what was fetched was removed") from error
-    fetched.replace(job.destination)
+    put_in_place(fetched, job.destination)
     job.state.unlink(missing_ok=True)
     job.part.unlink(missing_ok=True)  # another source's beginnings
     return job.destination

@@ -1,12 +1,17 @@
 """The faults benchmark in small: it finds nothing wrong, and what is wrong it finds."""
 
+import os
+
 import pytest
 
-from benchmarks.faults import kills, processes
+from benchmarks.faults import processes, statements
 from benchmarks.faults.disk import fill_often
 from benchmarks.faults.kills import kill_often
+from benchmarks.faults.power import cut_often, left_of
 from benchmarks.faults.processes import run_two
 from localmem.storage.database import Database
+from localmem.storage.in_place import put_in_place
+from localmem.storage.vector_index import VectorIndex
 
 
 def test_killed_processes_lose_nothing():
@@ -36,6 +41,59 @@ def test_a_database_that_does_not_commit_together_is_found_out(monkeypatch):
     found = kill_often(60, seed=1, quiet=True)
 
     assert [*found.lost, *found.duplicates, *found.failed_opens, *found.reruns, *found.differences]
+
+
+def cut(times, *, seed):
+    found = cut_often(times, seed=seed, quiet=True)
+    return found or pytest.skip("no file can be mounted here")
+
+
+def test_power_cuts_lose_nothing():
+    found = cut(8, seed=1)
+
+    assert found.kills >= 8
+    assert (found.lost, found.duplicates, found.failed_opens, found.reruns, found.differences) == ([], [], [], [], [])
+    assert found.compared > 0
+
+
+def test_what_was_acknowledged_and_never_synced_is_found_out(monkeypatch):
+    prepare = Database._prepare
+
+    def prepare_without_syncs(self):
+        prepare(self)
+        self._connection.execute("PRAGMA synchronous = OFF")
+
+    monkeypatch.setattr(Database, "_prepare", prepare_without_syncs)
+    assert cut(4, seed=1).lost
+
+
+def test_index_files_that_were_never_synced_fail_no_open(monkeypatch):
+    """Graphs of a few vectors, for they are files; half of them are empty after the power was cut."""
+    monkeypatch.setitem(VectorIndex.__init__.__kwdefaults__, "exact_limit", 8)
+    found = cut(8, seed=4)
+    assert (found.lost, found.failed_opens, found.differences) == ([], [], [])
+
+
+def test_a_file_that_was_put_in_place_is_there_after_a_power_cut():
+    def write(folder):
+        (folder / "part").write_text("whole")
+        put_in_place(folder / "part", folder / "file")
+
+    assert read_of_the_folder(write) == {"file": "whole"}
+
+
+def test_a_file_that_was_only_renamed_is_found_out():
+    def write(folder):
+        (folder / "part").write_text("whole")
+        (folder / "part").replace(folder / "file")
+        os.fsync(os.open(folder, os.O_RDONLY))  # as another program's writing does sooner or later
+
+    assert read_of_the_folder(write) == {"file": ""}
+
+
+def read_of_the_folder(write):
+    left = left_of(write, lambda folder: {path.name: path.read_text() for path in folder.iterdir() if path.is_file()})
+    return pytest.skip("no file can be mounted here") if left is None else left
 
 
 def test_a_full_disk_loses_nothing():
@@ -72,4 +130,4 @@ def test_what_crosses_is_found_out(monkeypatch):
     ],
 )
 def test_a_statement_is_told_by_its_shape(sql, shape):
-    assert kills._shape(sql) == shape
+    assert statements.shape(sql) == shape

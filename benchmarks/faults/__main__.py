@@ -1,6 +1,6 @@
-"""Faults: what is lost, doubled or crossed when processes are killed, the disk is full, or two share a home.
+"""Faults: what is lost, doubled or crossed by kills, power cuts, a full disk, or two processes on one home.
 
-python -m benchmarks.faults [--kills N] [--full N] [--operations N] [--json]
+python -m benchmarks.faults [--kills N] [--power N] [--full N] [--operations N] [--json]
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from pathlib import Path
 
 from benchmarks.common import RESULTS, save
 from benchmarks.faults.disk import fill_often
-from benchmarks.faults.kills import kill_often
+from benchmarks.faults.kills import Kills, kill_often
+from benchmarks.faults.power import cut_often
 from benchmarks.faults.processes import run_two
 
 Figures = dict[str, object]
@@ -20,6 +21,7 @@ Figures = dict[str, object]
 def main() -> None:
     arguments = _arguments()
     kills = kill_often(arguments.kills, seed=arguments.seed, quiet=arguments.json)
+    power = cut_often(arguments.power, seed=arguments.seed, quiet=arguments.json)
     full = fill_often(arguments.full, seed=arguments.seed)
     processes = run_two(arguments.operations, seed=arguments.seed)
     figures: Figures = {
@@ -32,6 +34,7 @@ def main() -> None:
         "reruns": len(kills.reruns),
         "windows_compared": kills.compared,
         "differences_after_reopen": len(kills.differences),
+        **_power_figures(power),
         "disk_full": full.times,
         "disk_read_only": full.read_only,
         "disk_full_lost": None if full.times is None else len(full.lost) + len(full.other_errors),
@@ -45,6 +48,7 @@ def main() -> None:
         "failed_opens": kills.failed_opens,
         "reruns": kills.reruns,
         "differences_after_reopen": kills.differences,
+        **_power_wrong(power or Kills()),
         "disk_full_lost": [*full.lost, *full.other_errors],
         "process_lost": processes.lost,
         "process_crossed": processes.crossed,
@@ -53,9 +57,25 @@ def main() -> None:
     print(json.dumps(figures) if arguments.json else "\n".join(f"{name:26} {value}" for name, value in figures.items()))
 
 
+def _power_figures(power: Kills | None) -> Figures:
+    wrong = _power_wrong(power or Kills())
+    if power is None:
+        return dict.fromkeys(("power_cuts", *wrong))
+    return {"power_cuts": power.kills, **{name: len(found) for name, found in wrong.items()}}
+
+
+def _power_wrong(power: Kills) -> dict[str, list[str]]:
+    return {
+        "power_lost": [*power.lost, *power.differences],
+        "power_duplicates": [*power.duplicates, *power.reruns],
+        "power_failed_opens": power.failed_opens,
+    }
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks.faults", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--kills", type=int, default=500, metavar="N")
+    parser.add_argument("--power", type=int, default=200, metavar="N", help="times that the power is cut")
     parser.add_argument("--full", type=int, default=200, metavar="N", help="times that the disk is full")
     parser.add_argument("--operations", type=int, default=1_000, metavar="N", help="of two processes on one home")
     parser.add_argument("--seed", type=int, default=0)

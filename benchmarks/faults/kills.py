@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-import re
 import shutil
 import signal
 import sqlite3
@@ -27,8 +26,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from benchmarks.faults.children import fork
+from benchmarks.faults.children import fork_piped, output_of, tell
 from benchmarks.faults.life import DATABASE, MIX, live, open_life, payments
+from benchmarks.faults.statements import shape, watch_statements
 from localmem.errors import LocalmemError
 from localmem.kernel.agent import Agent
 from localmem.memory.archival import Archival
@@ -44,8 +44,14 @@ _POINT = "point"
 _QUERIES = ("boat", "Fact 8 of the boat", "Answer 3", "feet long")
 
 
-Point = int | str | None
-"""Before which statement to kill: the n-th, or the first of a kind; None is after a while instead."""
+Point = int | str | float
+"""Before which statement to end a process: the n-th, or the first of a kind; or after how many seconds."""
+
+Told = list[tuple[str, str]]
+"""Kinds and texts, as `life` acknowledges them."""
+
+Run = Callable[[Path, Point], tuple[bool, Told]]
+"""Goes on with a conversation to a point; whether it came there before the conversation was over, and what was told."""
 
 
 @dataclass(slots=True)
@@ -72,30 +78,29 @@ def kill_often(kills: int, *, seed: int = 0, quiet: bool = False) -> Kills:
     found = Kills()
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
-        windows = _windows_of_a_whole_life(Path(folder) / "whole", found.all_points)
+        windows = windows_of_a_whole_life(Path(folder) / "whole", found.all_points)
         with tqdm(total=kills, desc="kills", unit="kill", disable=quiet) as bar:
             while found.kills < kills:
                 home = Path(folder) / str(found.conversations)
                 home.mkdir()
-                _one_life(home, found, chance, windows, bar)
+                live_often(home, found, chance, windows, lambda home, point: _run(home, point, chance.choice(_SIGNALS)))
                 found.conversations += 1
                 shutil.rmtree(home)
+                bar.update(found.kills - bar.n)
     return found
 
 
-def _one_life(home: Path, found: Kills, chance: random.Random, windows: dict[str, set[str]], bar: tqdm[object]) -> None:
+def live_often(home: Path, found: Kills, chance: random.Random, windows: dict[str, set[str]], run: Run) -> None:
+    """Go on with one conversation until it is over, and look at what every process left."""
     acknowledged: list[tuple[str, str]] = []
     while True:
-        was_killed, told = _run(
-            home, _point(found, chance), chance.uniform(0.0, _MOST_SECONDS), chance.choice(_SIGNALS)
-        )
+        was_ended, told = run(home, _point(found, chance))
         acknowledged += [(kind, text) for kind, text in told if kind != _POINT]
-        if was_killed:
+        if was_ended:
             found.kills += 1
             found.points |= {text for kind, text in told if kind == _POINT}
-            bar.update()
         look(home, acknowledged, found, windows)
-        if not was_killed or found.failed_opens:
+        if not was_ended or found.failed_opens:
             return
 
 
@@ -106,22 +111,19 @@ def _point(found: Kills, chance: random.Random) -> Point:
         case "kind" if left:
             return chance.choice(left)
         case "moment":
-            return None
+            return chance.uniform(0.0, _MOST_SECONDS)
         case _:
             return chance.randrange(1, _MOST_STATEMENTS)
 
 
-def _run(home: Path, point: Point, seconds: float, by: signal.Signals) -> tuple[bool, list[tuple[str, str]]]:
+def _run(home: Path, point: Point, by: signal.Signals) -> tuple[bool, Told]:
     """Have a process live and be killed; whether it was, and what it had acknowledged by then."""
-    reading, writing = os.pipe()
-    child = _fork(lambda pipe: _live_to_be_killed(home, point, pipe), reading, writing)
-    if point is None:
-        time.sleep(seconds)
+    child, pipe = fork_piped(lambda pipe: live_to(home, point, pipe, signal.SIGKILL))
+    if isinstance(point, float):
+        time.sleep(point)
         os.kill(child, by)  # one that has ended by itself stays as it is: nobody has waited for it yet
-    with os.fdopen(reading, "rb") as pipe:
-        lines = pipe.read().decode().split("\n")[:-1]  # a line that was cut off was not acknowledged
+    told = told_in(pipe)
     _, status = os.waitpid(child, 0)
-    told = [(kind, text) for kind, _, text in (line.partition("\t") for line in lines)]
     if os.WIFSIGNALED(status):
         return True, told
     if os.WEXITSTATUS(status):
@@ -129,53 +131,38 @@ def _run(home: Path, point: Point, seconds: float, by: signal.Signals) -> tuple[
     return False, told
 
 
-def _live_to_be_killed(home: Path, point: Point, pipe: int) -> None:
-    if point is not None:
-        _watch_statements(_killer(point, pipe))
-    live(home, TURNS, lambda kind, text: _write(pipe, f"{kind}\t{text}\n")).close()
+def told_in(pipe: int) -> Told:
+    """What a process that has lived told, when it has ended."""
+    with os.fdopen(pipe, "rb") as file:
+        lines = file.read().decode().split("\n")[:-1]  # a line that was cut off was not acknowledged
+    return [(kind, text) for kind, _, text in (line.partition("\t") for line in lines)]
 
 
-def _write(pipe: int, line: str) -> None:
-    os.write(pipe, line.encode())
+def live_to(home: Path, point: Point, pipe: int, end: signal.Signals) -> None:
+    """Live; at a point that is a statement, this process sends itself the signal."""
+    if not isinstance(point, float):
+        watch_statements(_ender(point, pipe, end))
+    live(home, TURNS, lambda kind, text: tell(pipe, f"{kind}\t{text}\n")).close()
 
 
-def _killer(point: int | str, pipe: int) -> Callable[[str], None]:
+def _ender(point: int | str, pipe: int, end: signal.Signals) -> Callable[[str], None]:
     done = 0
 
-    def kill(sql: str) -> None:
+    def watch(sql: str) -> None:
         nonlocal done
         done += 1
-        if done == point or _shape(sql) == point:
-            _write(pipe, f"{_POINT}\t{_shape(sql)}\n")
-            os.kill(os.getpid(), signal.SIGKILL)
+        if done == point or shape(sql) == point:
+            tell(pipe, f"{_POINT}\t{shape(sql)}\n")
+            os.kill(os.getpid(), end)
 
-    return kill
-
-
-def _shape(sql: str) -> str:
-    """A statement without what it is filled with, on one line."""
-    return " ".join(re.sub(r"'(?:[^']|'')*'|x'[0-9a-f]*'|-?\b\d+(?:\.\d+)?\b|(?<=sqlite_utils_)\w+", "?", sql).split())[
-        :200
-    ]
+    return watch
 
 
-def _watch_statements(watch: Callable[[str], None]) -> None:
-    """Have `watch` called with every statement before SQLite runs it, on every connection opened from now on."""
-    connect = sqlite3.connect
-
-    def watched(*arguments: object, **options: object) -> sqlite3.Connection:
-        connection: sqlite3.Connection = connect(*arguments, **options)  # type: ignore[arg-type]
-        connection.set_trace_callback(watch)
-        return connection
-
-    sqlite3.connect = watched  # type: ignore[assignment]
-
-
-def _windows_of_a_whole_life(home: Path, points: set[str]) -> dict[str, set[str]]:
+def windows_of_a_whole_life(home: Path, points: set[str]) -> dict[str, set[str]]:
     """The window at every state of the database, in a run that nobody kills; its statements go into `points`."""
     home.mkdir()
     windows: dict[str, set[str]] = {}
-    for line in _lines_of_a_child(lambda pipe: _live_watched(home, pipe)):
+    for line in output_of(lambda pipe: _live_watched(home, pipe)).decode().splitlines():
         state, _, window = line.partition("\t")
         if state == _POINT:
             points.add(window)
@@ -188,39 +175,16 @@ def _live_watched(home: Path, pipe: int) -> None:
     watched: list[tuple[Agent, sqlite3.Connection]] = []
 
     def note(sql: str) -> None:
-        _write(pipe, f"{_POINT}\t{_shape(sql)}\n")
+        tell(pipe, f"{_POINT}\t{shape(sql)}\n")
         if watched and sql.startswith("BEGIN"):  # between two transactions memory is as the disk is
             agent, reader = watched[0]
-            _write(pipe, f"{_state(reader)}\t{_window(agent)}\n")
+            tell(pipe, f"{_state(reader)}\t{_window(agent)}\n")
 
     connect = sqlite3.connect
-    _watch_statements(note)
+    watch_statements(note)
     agent = live(home, TURNS, lambda *_: None, opened=lambda one: watched.append((one, connect(home / DATABASE))))
     watched.clear()
     agent.close()
-
-
-def _lines_of_a_child(run: Callable[[int], None]) -> list[str]:
-    """What `run` writes to the pipe it is given, in a process of its own."""
-    reading, writing = os.pipe()
-    child = _fork(run, reading, writing)
-    with os.fdopen(reading, "rb") as pipe:
-        text = pipe.read().decode()
-    if os.waitpid(child, 0)[1]:
-        raise RuntimeError("the run that nobody kills failed")
-    return text.splitlines()
-
-
-def _fork(run: Callable[[int], None], reading: int, writing: int) -> int:
-    """The process id of a child that runs `run` with the writing end of a pipe."""
-
-    def work() -> None:
-        os.close(reading)
-        run(writing)
-
-    child = fork(work)
-    os.close(writing)
-    return child
 
 
 def _state(reader: sqlite3.Connection) -> str:

@@ -4,11 +4,15 @@ llama.cpp is the ground truth. For the byte-pair vocabularies listed in `_PATTER
 same ids several times faster; it proves that on `_PROBES` when it is built, and where it cannot (SentencePiece
 vocabularies, unknown pre-tokenizers, a failed probe) llama.cpp itself does the counting. The only file that imports
 tiktoken.
+
+In one thing plain text is not read as llama.cpp reads it: a tag that a vocabulary has as a token of its own without
+calling it a control token (`<tool_call>` of Qwen) becomes that token from any text, a document's too. Here it does not.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -91,8 +95,26 @@ def build_tokenizer(vocabulary: Vocabulary, llama: LlamaTokenize, pieces: Callab
     return LlamaTokenizer(vocabulary, llama, pieces)
 
 
-def _agrees(candidate: Tokenizer, llama: LlamaTokenize, text: str) -> bool:
-    return all(candidate.encode(text, special=special) == llama(text.encode(), special) for special in (False, True))
+def _agrees(candidate: TiktokenTokenizer, llama: LlamaTokenize, text: str) -> bool:
+    plain = [token for piece in candidate.tags.broken(text) for token in llama(piece.encode(), False)]
+    return candidate.encode(text) == plain and candidate.encode(text, special=True) == llama(text.encode(), True)
+
+
+class Tags:
+    """The tags of a vocabulary: tokens in angle brackets that are read even from plain text."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        marked = zip(vocabulary.texts, vocabulary.attributes, strict=True)
+        texts = [text.decode("utf-8", "replace") for text, attribute in marked if attribute & Attribute.USER_DEFINED]
+        tags = sorted(re.escape(text) for text in texts if _TAG.fullmatch(text))
+        self._inside = re.compile(f"(?<=<)(?={'|'.join(tag.removeprefix('<') for tag in tags)})") if tags else None
+
+    def broken(self, text: str) -> list[str]:
+        """The text in pieces, cut inside each tag: none of them holds one."""
+        return [text] if self._inside is None or "<" not in text else self._inside.split(text)
+
+
+_TAG = re.compile(r"<[^<>]+>")
 
 
 class TiktokenTokenizer:
@@ -102,6 +124,7 @@ class TiktokenTokenizer:
         import tiktoken
 
         self.name = "tiktoken"
+        self.tags = Tags(vocabulary)
         self._llama = llama
         alphabet = _gpt2_alphabet()
         ranks: dict[bytes, int] = {}
@@ -124,6 +147,11 @@ class TiktokenTokenizer:
         self._encoding = tiktoken.Encoding("gguf", pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
+        if special:
+            return self._encode(text, special=True)
+        return [token for piece in self.tags.broken(text) for token in self._encode(piece, special=False)]
+
+    def _encode(self, text: str, *, special: bool) -> list[int]:
         if _has_unassigned(text):
             return self._llama(text.encode("utf-8", "replace"), special)
         allowed = self._encoding.special_tokens_set if special else self._always
@@ -139,12 +167,14 @@ class LlamaTokenizer:
 
     def __init__(self, vocabulary: Vocabulary, llama: LlamaTokenize, pieces: Callable[[int], bytes]) -> None:
         self.name = "llama.cpp"
+        self._tags = Tags(vocabulary)
         self._llama = llama
         self._pieces = pieces
         self._control = frozenset(t for t, a in enumerate(vocabulary.attributes) if a & Attribute.CONTROL)
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
-        return self._llama(text.encode("utf-8", "replace"), special)
+        pieces = [text] if special else self._tags.broken(text)
+        return [token for piece in pieces for token in self._llama(piece.encode("utf-8", "replace"), special)]
 
     def decode_bytes(self, ids: Sequence[int], *, special: bool = False) -> bytes:
         return b"".join(self._pieces(token) for token in ids if special or token not in self._control)

@@ -22,6 +22,7 @@ from typing import Any
 
 from localmem.errors import DatabaseBusy, SchemaTooNew, StorageError
 from localmem.memory.search import indexed_parts
+from localmem.storage.in_place import put_in_place
 from localmem.storage.schema import APPLICATION_ID, SCHEMA_VERSION, migrate, unknown_migrations
 
 logger = logging.getLogger(__name__)
@@ -227,7 +228,7 @@ class Database:
         # Another connection reads: this one holds the lock for writing, and has written nothing yet.
         with closing(sqlite3.connect(self.path)) as source, closing(sqlite3.connect(part)) as copy:
             source.backup(copy)
-        part.replace(path)
+        put_in_place(part, path)
         logger.warning(
             "%s was of schema %d and is brought to %d; as it was it is kept in %s",
             self.path,

@@ -25,6 +25,7 @@ from typing import IO, Any, Literal
 
 from localmem.errors import LocalmemError
 from localmem.storage.database import Database, Query
+from localmem.storage.in_place import put_in_place
 
 FORMAT = 1
 SUFFIX = ".localmem"
@@ -143,7 +144,7 @@ def write_export(database: Database, agent_id: int, path: Path, *, progress: Pro
         part.unlink(missing_ok=True)
         with open(part, "xb", opener=_private) as file:  # Path.open takes no opener
             manifest = _write(database, agent_id, file, progress)
-        part.replace(path)
+        put_in_place(part, path)
     except OSError as error:
         raise LocalmemError(
             f"cannot write {path}: {error.strerror}", "Choose a folder that can be written to and has room."
@@ -176,8 +177,6 @@ def _write(database: Database, agent_id: int, file: IO[bytes], progress: Progres
             members[table] = Member(rows, size, digest.hexdigest())
         manifest = Manifest(name, datetime.now(UTC), members)
         archive.writestr(MANIFEST, _manifest_text(manifest))
-    file.flush()
-    os.fsync(file.fileno())
     return manifest
 
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import CONTROL_TEXT
+from support import CONTROL_TEXT, model_path
 
 from localmem.backend.llama import LlamaBackend
 from localmem.backend.llama_library import LlamaModel
-from localmem.backend.tokenizer import LlamaTokenizer, TiktokenTokenizer, build_tokenizer
+from localmem.backend.tokenizer import _PATTERNS, LlamaTokenizer, TiktokenTokenizer, Vocabulary, build_tokenizer
 
 WORDS = [  # words, runs, scripts and joins that pre-tokenizers differ on
     "Hello",
@@ -56,6 +56,49 @@ def test_control_text_is_no_control_token(smollm_counting: LlamaBackend, smollm_
     attributes = smollm_vocabulary.vocabulary().attributes
     assert not any(attributes[token] & 8 for token in tokenizer.encode(text))
     assert tokenizer.decode_bytes(tokenizer.encode(text)).decode() == text
+
+
+@pytest.fixture(scope="module")
+def tagged(smollm_vocabulary: LlamaModel) -> Vocabulary:
+    """SmolLM2's vocabulary, with `<repo_name>` as Qwen has `<tool_call>`: no control token, and read from any text."""
+    vocabulary = smollm_vocabulary.vocabulary()
+    tag = vocabulary.texts.index(b"<repo_name>")
+    changed = tuple(16 if token == tag else each for token, each in enumerate(vocabulary.attributes))
+    return replace(vocabulary, attributes=changed)
+
+
+@pytest.mark.parametrize("kind", ["tiktoken", "llama.cpp"])
+@given(text=st.lists(st.sampled_from(["<repo_name>", "<", "repo_name>", "x", " ", "<|im_end|>"]) | texts).map("".join))
+def test_no_text_becomes_a_tag(smollm_vocabulary: LlamaModel, tagged: Vocabulary, kind: str, text: str):
+    tag = tagged.texts.index(b"<repo_name>")
+
+    def llama(text: bytes, special: bool) -> list[int]:
+        """llama.cpp as it is where a tag is read from plain text too."""
+        pieces = text.split(b"<repo_name>")
+        read = [smollm_vocabulary.tokenize(piece, special=special) for piece in pieces]
+        return [token for ids in read for token in (tag, *ids)][1:]
+
+    made = {
+        "tiktoken": lambda: TiktokenTokenizer(tagged, _PATTERNS["smollm"], llama),
+        "llama.cpp": lambda: LlamaTokenizer(tagged, llama, smollm_vocabulary.piece),
+    }
+    tokenizer = made[kind]()
+    assert tag not in tokenizer.encode(text)
+    assert tokenizer.encode("a<repo_name>", special=True)[-1] == tag
+    if kind == "tiktoken" and text.isascii() and text.isprintable():
+        assert tokenizer.decode_bytes(tokenizer.encode(text)).decode() == text
+
+
+def test_a_vocabulary_with_tags_is_still_counted_with_tiktoken():
+    for name in ("qwen2.5-coder-0.5b-instruct", "qwen2.5-coder-1.5b-instruct"):
+        path = model_path(name)
+        if path is None:
+            continue
+        backend = LlamaBackend(path, window=512, counting_only=True)
+        [tag] = backend.tokenizer.encode("<tool_call>", special=True)
+        assert isinstance(backend.tokenizer, TiktokenTokenizer)
+        assert tag not in backend.tokenizer.encode("x <tool_call>\n</tool_call>")
+        backend.close()
 
 
 def test_control_tokens_have_no_text_unless_it_is_asked_for(smollm_counting: LlamaBackend):
