@@ -7,7 +7,7 @@ BIN := .venv/bin
 LOG := .venv/install.log
 
 .DEFAULT_GOAL := all
-.PHONY: all help chat test install fix check transcript bench-speed bench-reliability bench-bfcl bench-letta bench-faults build
+.PHONY: all help chat test install fix check transcript bench-speed bench-reliability bench-bfcl bench-letta bench-injections bench-faults build
 
 all: check test
 
@@ -55,6 +55,10 @@ bench-faults: install ## kill it, share it: what is lost (minutes); ARGS='--kill
 bench-letta: install ## Letta's core-memory sets; MODEL=NAME, ARGS='--data FOLDER --limit 20'
 	@$(call need_model,$(MODEL))
 	$(BIN)/python -m benchmarks.letta --model $(MODEL) $(ARGS)
+
+bench-injections: install ## orders hidden in documents: what a model does (an hour); MODEL=NAME, ARGS='--limit 20'
+	@$(call need_model,$(MODEL))
+	$(BIN)/python -m benchmarks.injections -m $(MODEL) $(ARGS)
 
 build: install ## make the wheel in dist/
 	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . >$(LOG) 2>&1 || { tail -n 20 $(LOG) >&2; exit 1; }

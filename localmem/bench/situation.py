@@ -50,12 +50,27 @@ def situation(case: Case, backend: Backend, settings: Settings, profile: Profile
 
 def decide(agent: Agent, case: Case) -> Step:
     """The case's decision: the first step of its event."""
-    event = _event(agent, case)
-    steps: Iterator[Step] = agent.resume() if event is None else agent.handle(event)
+    steps = run(agent, case)
     try:
         return next(steps)
     finally:
         steps.close()  # type: ignore[attr-defined]  # a generator: what follows the decision is not run
+
+
+def run(agent: Agent, case: Case) -> Iterator[Step]:
+    """The steps of the case's event, the decision first."""
+    event = event_of(agent, case)
+    return agent.resume() if event is None else agent.handle(event)
+
+
+def event_of(agent: Agent, case: Case) -> Event | None:
+    """What the case's decision is about; None where that stands in the queue already."""
+    if case.event == "memory_pressure":
+        budget = agent.options.budget
+        return MemoryPressure(budget.warning_tokens, budget.flush_tokens)
+    if case.event == "timer":
+        return TimerFired("reminder", case.user or "", NOW.astimezone())
+    return UserMessage(case.user) if case.user else None
 
 
 def _replay(agent: Agent, case: Case) -> None:
@@ -65,12 +80,3 @@ def _replay(agent: Agent, case: Case) -> None:
         elif turn.call is not None:
             result = following.result if following is not None and following.result is not None else ""
             agent.recount(FunctionCall(turn.call.name, turn.call.arguments), result)
-
-
-def _event(agent: Agent, case: Case) -> Event | None:
-    if case.event == "memory_pressure":
-        budget = agent.options.budget
-        return MemoryPressure(budget.warning_tokens, budget.flush_tokens)
-    if case.event == "timer":
-        return TimerFired("reminder", case.user or "", NOW.astimezone())
-    return UserMessage(case.user) if case.user else None
