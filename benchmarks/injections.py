@@ -175,6 +175,8 @@ def _window(case: Case, backend: Backend, settings: Settings, profile: Profile) 
 def _is_control(tokenizer: Tokenizer, token: int) -> bool:
     """Whether it is a token that only the chat template and the call frame may write: a control token, or a tag."""
     text = tokenizer.decode_bytes([token], special=True).decode("utf-8", "replace")
+    if text and not tokenizer.decode_bytes([token]):
+        return True
     return tokenizer.encode(text, special=True) == [token] != tokenizer.encode(text)
 
 
