@@ -49,14 +49,17 @@ bench-bfcl: install ## BFCL with its own checker, fetched on the way (hours); MO
 	@$(call need_model,$(MODEL))
 	$(BIN)/python -m benchmarks.bfcl --model $(MODEL) $(ARGS)
 
-bench-faults: install ## kill it, share it: what is lost (minutes); ARGS='--kills 2000'
+bench-faults: install ## kill it, cut its power, fill its disk, fuzz it, soak it (an hour and more); ARGS='--kills 2000'
+	@$(call need_model,smollm2-135m-instruct)
 	$(BIN)/python -m benchmarks.faults $(ARGS)
+	$(BIN)/python -m benchmarks.faults.fuzz
+	$(BIN)/python -m benchmarks.faults.soak
 
 bench-letta: install ## Letta's core-memory sets; MODEL=NAME, ARGS='--data FOLDER --limit 20'
 	@$(call need_model,$(MODEL))
 	$(BIN)/python -m benchmarks.letta --model $(MODEL) $(ARGS)
 
-bench-injections: install ## orders hidden in documents: what a model does (an hour); MODEL=NAME, ARGS='--limit 20'
+bench-injections: install ## orders hidden in documents: what a model does; MODEL=NAME, ARGS='--limit 20'
 	@$(call need_model,$(MODEL))
 	$(BIN)/python -m benchmarks.injections -m $(MODEL) $(ARGS)
 

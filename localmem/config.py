@@ -249,7 +249,7 @@ def _parsed(config_file: Path) -> dict[str, object]:
     except UnicodeDecodeError as error:
         line = bytes(error.object[: error.start]).count(b"\n") + 1
         raise ConfigError(f"{config_file} is not UTF-8 text (line {line})", "Save it as UTF-8.") from error
-    except tomllib.TOMLDecodeError as error:  # its text ends in "(at line 2, column 5)"
+    except (tomllib.TOMLDecodeError, RecursionError) as error:  # its text ends in "(at line 2, column 5)"
         raise ConfigError(
             f"{config_file} is not valid TOML: {error}", 'Write key = value, text in "quotes".'
         ) from error

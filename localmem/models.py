@@ -313,7 +313,7 @@ def read_card(path: Path) -> ModelCard:
         card = _CardFile.model_validate(table).card()
     except OSError as error:
         raise ModelError(f"The model card {path} cannot be read: {error.strerror}", _MEND) from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:  # the last of brackets without end
         raise ModelError(f"The model card {path} is not valid TOML: {error}", _MEND) from error
     except ValidationError as error:
         first = error.errors()[0]

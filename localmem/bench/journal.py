@@ -27,7 +27,7 @@ class JsonLines:
         for line in text.split("\n"):
             try:
                 made = record(json.loads(line))
-            except (ValueError, KeyError, TypeError, AttributeError):
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 continue
             yield made
 

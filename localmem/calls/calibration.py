@@ -158,7 +158,7 @@ def read_calibration(path: Path) -> Calibration:
             calibration.bias.shape != (len(calibration.choices),)
         ):
             raise ValueError("its rows do not fit its choices")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise LocalmemError(
             f"{path} is no calibration: {error}", "Take it away, or fit it again with: localmem models tune NAME"
         ) from error

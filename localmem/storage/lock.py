@@ -79,5 +79,5 @@ def _owner(owner_path: Path) -> str:
     try:
         owner = json.loads(owner_path.read_text(encoding="utf-8"))
         return f"process {owner['pid']} ({owner['command']})"
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return "another process"  # it has the lock, and has not written its name yet

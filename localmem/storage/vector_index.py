@@ -433,7 +433,7 @@ def _note_path(path: Path) -> Path:
 def _read_note(path: Path) -> dict[str, Any]:  # Any: JSON that may have been damaged
     try:
         note = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return note if isinstance(note, dict) else {}
 

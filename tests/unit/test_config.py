@@ -179,6 +179,11 @@ def test_unreadable_toml_names_the_line(home: Path):
         load(home, 'model = "a"\nwindow = = 3\n')
 
 
+def test_brackets_without_end_are_not_valid(home: Path):
+    with pytest.raises(ConfigError, match="config.toml is not valid TOML"):
+        load(home, "model = " + "[" * 9_999)
+
+
 def test_toml_that_is_not_text_names_the_line(home: Path):
     with pytest.raises(ConfigError, match=r"not UTF-8 text \(line 2\)"):
         load(home, b'model = "a"\n# \xff\n')

@@ -123,6 +123,7 @@ def test_relative_local_source_is_relative_to_the_card(tmp_path: Path):
         ('version = "1.0"', 'version = "1.0 --pre"', "version"),
         ('license = "MIT"', 'licence = "MIT"', "not valid: licence"),
         ('license = "MIT"', "license = = ", "not valid TOML: .*line 4"),
+        ('license = "MIT"', "license = " + "[" * 9_999, "not valid TOML: .*recursion"),
         ('license = "MIT"', "license = 3", "not valid: license"),
     ],
 )

@@ -110,7 +110,7 @@ def check_grammar(shared: Shared, file: Path) -> None:
     if file.suffix.lower() == ".json":
         try:
             text = f"start: %json {json.dumps(json.loads(text))}\n"
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise LocalmemError(f"{file} is not JSON: {error}", "Mend it, or call it *.lark.") from error
     try:
         runtime.check_grammar(text, settings)
