@@ -20,6 +20,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from localmem.errors import ConfigError
 from localmem.kernel.budget import Budget
+from localmem.storage.private import make_private_folder
 
 Origin = str  # "flag", "environment LOCALMEM_MODEL", "config.toml" or "default"
 EmbedderName = Literal["all-MiniLM-L6-v2", "hash", "none"]
@@ -190,7 +191,7 @@ def ensure_home(settings: Settings) -> None:
     """
     for directory in (settings.home, settings.models_dir, settings.database.parent, settings.state_dir):
         try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_folder(directory)
         except OSError as error:
             raise ConfigError(
                 f"The directory {directory} cannot be created: {error.strerror}",

@@ -28,6 +28,7 @@ from localmem.gguf import check_gguf
 from localmem.resources import data_dir
 from localmem.storage.file_memory import FileMemory, identity
 from localmem.storage.in_place import put_in_place
+from localmem.storage.private import make_private_folder
 
 logger = logging.getLogger(__name__)
 
@@ -292,7 +293,7 @@ def write_card(card: ModelCard, folder: Path) -> Path:
     calibration = folder / f"{card.name}{CALIBRATION_SUFFIX}"
     try:
         text = ("\n".join(_toml_lines(card)) + "\n").encode()
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(folder)
         if card.profile.calibration is None:
             calibration.unlink(missing_ok=True)
         else:

@@ -42,6 +42,7 @@ from localmem.models import (
     search_places,
 )
 from localmem.storage.in_place import put_in_place
+from localmem.storage.private import make_private_folder
 
 if TYPE_CHECKING:
     from huggingface_hub import HfFileMetadata
@@ -100,7 +101,7 @@ def pull(
         return present
     job = _Job(card, models_dir, progress, free_bytes)
     try:
-        models_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(models_dir)
         with _alone(job, notify) as waited:
             present = _present(card, models_dir, notify) if waited else None
             return present or _fetch(job, card.sources if sources is None else sources, notify)

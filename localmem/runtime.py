@@ -35,6 +35,7 @@ from localmem.memory.recall import Recall
 from localmem.memory.working_context import PERSONA
 from localmem.resources import data_dir
 from localmem.storage.agent_store import AgentRow, AgentStore, BlockRow, check_agent_name
+from localmem.storage.attachments import Attachments
 from localmem.storage.database import MEMORY, Database
 from localmem.storage.edit_log import Attribution
 from localmem.storage.embedder import Embedder, HashEmbedder, SentenceTransformerEmbedder
@@ -271,9 +272,12 @@ def delete_agent(database: Database, name: str, settings: Settings) -> None:
 def restore_agent(database: Database, name: str, export: Export, settings: Settings) -> None:
     """Put the agent of that name back to what an export of it holds. Raises LocalmemError; then it is what it was."""
     row = AgentStore(database).get(name)
+    attachments = Attachments(database)
     with database.transaction():
+        attached = attachments.moved(row.id)
         AgentStore(database).delete(name)
-        import_agent(database, export, name)
+        new_id, _ = import_agent(database, export, name)
+        attachments.put_back(attached, row.id, new_id)
     _forget_caches(database, row.id, settings)
 
 

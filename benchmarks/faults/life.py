@@ -22,12 +22,14 @@ from localmem.kernel.agent import Agent
 from localmem.kernel.messages import FunctionCall, newest_exchange
 from localmem.memory.functions import NOTHING
 from localmem.storage.embedder import HashEmbedder
+from localmem.storage.vector_index import VectorIndex
 
 NAME, DATABASE = "life", "localmem.db"
 MIX = 8
 """Turns after which the same kinds of calls come again."""
 
 _WINDOW_TOKENS, _RESERVE_TOKENS = 6_000, 700  # bytes here: flushed every dozen turns
+_EXACT_LIMIT = 8  # vectors
 _START = datetime(2026, 1, 1, 8, tzinfo=UTC)
 
 Acknowledge = Callable[[str, str], None]
@@ -100,8 +102,16 @@ def life_settings(home: Path) -> Settings:
     return load_settings(flags=flags)
 
 
+def _keep_index_files() -> None:
+    """Have an index in a file from a few vectors on: a conversation as short as this one would have none."""
+    defaults = VectorIndex.__init__.__kwdefaults__
+    assert defaults is not None, "exact_limit has one"
+    defaults["exact_limit"] = _EXACT_LIMIT
+
+
 def open_life(home: Path) -> Agent:
     """The agent, made with a standing fact so that no edit leaves its block empty."""
+    _keep_index_files()
     backend = LifeBackend()
     clock = _Clock()
     agent = localmem.open(NAME, settings=life_settings(home), backend=backend, embedder=HashEmbedder(), now=clock)

@@ -34,6 +34,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from localmem.backend.kv_cache import common_prefix
 from localmem.errors import BackendError
 from localmem.models import remembered_sha256
+from localmem.storage.private import make_private_folder
 
 logger = logging.getLogger(__name__)
 
@@ -197,7 +198,7 @@ class SnapshotStore:
 
     def _make_folder(self) -> None:
         """Make the folder private: a snapshot holds the conversation."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(self._folder)
         if stat.S_IMODE(self._folder.stat().st_mode) & 0o077:
             self._folder.chmod(0o700)
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from localmem.storage.private import make_private_folder, open_private
+
 Record = TypeVar("Record")
 
 
@@ -34,10 +36,10 @@ class JsonLines:
     def append(self, value: object) -> None:
         if self.path is None:
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as file:
+        make_private_folder(self.path.parent)
+        with open_private(self.path, "ab") as file:
             # What was cut off must not take the next line with it.
-            file.write("\n" * self._cut_off + json.dumps(value, ensure_ascii=False) + "\n")
+            file.write(("\n" * self._cut_off + json.dumps(value, ensure_ascii=False) + "\n").encode())
         self._cut_off = False
 
 

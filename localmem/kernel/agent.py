@@ -58,6 +58,7 @@ from localmem.memory.summary import Summarizer
 from localmem.memory.user_text import asked_in, is_question, statements
 from localmem.memory.working_context import PERSONA, Block, WorkingContext
 from localmem.storage.agent_store import AgentRow, AgentStore, BlockRow, InferenceRow, SummaryRow, TimerRow
+from localmem.storage.attachments import ARCHIVE, Attachment, Attachments
 from localmem.storage.database import Database
 from localmem.storage.edit_log import Attribution, Author, Edit, EditKind
 from localmem.storage.embedder import Embedder
@@ -130,6 +131,7 @@ class Agent:
         self.options = options
         self._database = database
         self._store = AgentStore(database)
+        self._attachments = Attachments(database)
         self._history = History(database, row.id, archival)
         self._now = now
         self._closers: list[Callable[[], None]] = []
@@ -172,6 +174,7 @@ class Agent:
         handled, BackendError and StorageError as they come; everything written so far is kept.
         """
         with self._one_at_a_time():
+            self._look_at_attached()
             self.note(event)
             yield from self._run(Chain(event.kind, event.text, rules or self.options.rules), on_reply)
 
@@ -369,6 +372,29 @@ class Agent:
             self.working_context.add(block)
             self.queue_manager.check_room()
             self._render_afresh()
+
+    def attach(self, owner: str, label: str = ARCHIVE) -> Attachment:
+        """Let the agent read a block of another's, or without a label its archive; see `storage.attachments`.
+
+        Raises AgentNotFound, ContextTooSmall, or LocalmemError for what cannot be attached; then nothing has changed.
+        """
+        self.wake()
+        with self._undone_together():
+            attached = self._attachments.add(self.id, owner, label, self.attribution())
+            self._look_at_attached()
+            self.queue_manager.check_room()
+        return attached
+
+    def detach(self, owner: str, label: str = ARCHIVE) -> None:
+        """Take away what was attached. Raises LocalmemError when it is not."""
+        self.wake()
+        with self._undone_together():
+            self._attachments.remove(self.id, owner, label, self.attribution())
+            self._look_at_attached()
+
+    def attached(self) -> list[Attachment]:
+        """What the agent may read of others."""
+        return self._attachments.of(self.id)
 
     @contextmanager
     def made_by(self, author: Author) -> Generator[None]:
@@ -698,11 +724,19 @@ class Agent:
     # -- putting it together -------------------------------------------------------------------------------------
 
     def _load_working_context(self) -> WorkingContext:
+        rows = [*(("", row) for row in self._store.blocks(self.id)), *self._attachments.blocks(self.id)]
         blocks = [
-            Block(row.label, row.description, row.value, row.limit_tokens, row.read_only)
-            for row in self._store.blocks(self.id)
+            Block(row.label, row.description, row.value, row.limit_tokens, row.read_only, owner) for owner, row in rows
         ]
         return WorkingContext(blocks, self.backend.tokenizer, self._save_block)
+
+    def _look_at_attached(self) -> None:
+        """See what others have changed in what is attached, and what is attached by now."""
+        self.archival.attach((one.owner, one.owner_id) for one in self.attached() if one.label == ARCHIVE)
+        loaded = self._load_working_context()
+        if loaded.blocks != self.working_context.blocks:
+            self.working_context = loaded
+            self._render_afresh()
 
     def _save_block(self, block: Block) -> None:
         labels = [row.label for row in self._store.blocks(self.id)]
@@ -798,6 +832,7 @@ class Agent:
             raise
 
     def _restore(self, row: AgentRow) -> None:
+        self.archival.attach((one.owner, one.owner_id) for one in self.attached() if one.label == ARCHIVE)
         self.working_context = self._load_working_context()
         self.queue_manager.restore(rendered_context=row.rendered_context, warned=row.warned)
 

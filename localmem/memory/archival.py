@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from localmem.memory.search import PLACE_BITS, Page, Scope, Statement, fused_search, page_of, paginate, place
+from localmem.memory.search import PLACE_BITS, Found, Page, Scope, Statement, fused_search, page_of, paginate, place
 from localmem.storage.database import Database, storable, utc_moment, utc_text
 from localmem.storage.edit_log import Attribution, EditLog, State
 from localmem.storage.embedder import Embedder
@@ -43,17 +43,33 @@ class Passage:
     tags: tuple[str, ...]
     created_at: datetime
     score: float = 0.0
+    owner: str = ""
+    """The agent it is another's of, where it was found in an attached archive."""
 
 
 class Archival:
     """The passages of one agent. `index_path` is the folder of the vector index; without an `embedder`
-    searches go by words alone."""
+    searches go by words alone. Of the archives `attached` to it everything can be found, and nothing else be done."""
 
     def __init__(self, database: Database, agent_id: int, embedder: Embedder | None, index_path: Path | None) -> None:
         self._database = database
         self._log = EditLog(database)
         self._agent_id = agent_id
+        self._embedder = embedder
+        self._index_path = index_path
+        self._owner = ""
+        self.attached: tuple[Archival, ...] = ()
         self._meaning = None if embedder is None else MeaningIndex(database, "passage", agent_id, embedder, index_path)
+
+    def attach(self, owners: Iterable[tuple[str, int]]) -> None:
+        """Have the archives of these agents, by name and id, and of no others, attached."""
+        known = {(archive._owner, archive._agent_id): archive for archive in self.attached}
+        self.attached = tuple(known.get(owner) or self._of(*owner) for owner in owners)
+
+    def _of(self, owner: str, agent_id: int) -> Archival:
+        archive = Archival(self._database, agent_id, self._embedder, self._index_path)
+        archive._owner = owner
+        return archive
 
     def insert(
         self, text: str, *, source: str | None = None, tags: Iterable[str] = (), by: Attribution | None = None
@@ -113,15 +129,28 @@ class Archival:
         leaves vectors out.
 
         `total` counts all hits; a query of words that thousands of passages have is ranked in part, and then
-        `more` is true. A blank query finds everything, in the order of insertion.
+        `more` is true. A blank query finds everything of the agent's own, in the order of insertion.
         """
-        scope = self._scope(source, tuple(tags))
+        tags = tuple(tags)
         if not query.strip():
-            return self._in_order(scope, page, page_size)
+            return self._in_order(self._scope(source, tags), page, page_size)
+        archives = (self, *self.attached)
+        found = [archive._find(query, source, tags, by_words_only=by_words_only) for archive in archives]
+        ranked = [(number, hit) for number, one in enumerate(found) for hit in one.ranked]
+        ranked.sort(key=lambda each: -each[1][1])  # its own first, where they are alike
+        hits = paginate(ranked, page, page_size, more=any(one.more for one in found))
+        got = {
+            (number, passage.id): passage
+            for number, archive in enumerate(archives)
+            for passage in archive._get([hit for where, hit in hits.items if where == number])
+        }
+        shown = [got[key] for where, hit in hits.items if (key := (where, hit[0])) in got]
+        return Page(tuple(shown), hits.page, hits.pages, hits.total, hits.more)
+
+    def _find(self, query: str, source: str | None, tags: tuple[str, ...], *, by_words_only: bool) -> Found:
         meaning = None if by_words_only else self._meaning
-        found = fused_search(query, scope, run=self._ids, nearest=None if meaning is None else meaning.nearest)
-        hits = paginate(found.ranked, page, page_size, more=found.more)
-        return Page(tuple(self._get(hits.items)), hits.page, hits.pages, hits.total, hits.more)
+        nearest = None if meaning is None else meaning.nearest
+        return fused_search(query, self._scope(source, tags), run=self._ids, nearest=nearest)
 
     def sources(self) -> builtins.list[tuple[str | None, int]]:
         """Every source and the number of its passages; None is what the agent itself inserted."""
@@ -170,9 +199,16 @@ class Archival:
 
     @property
     def is_empty(self) -> bool:
-        return not self._database.scalar("SELECT EXISTS (SELECT 1 FROM passage WHERE agent_id = ?)", (self._agent_id,))
+        """Whether there is nothing to be found, in what is attached either."""
+        own = self._database.scalar("SELECT EXISTS (SELECT 1 FROM passage WHERE agent_id = ?)", (self._agent_id,))
+        return not own and all(archive.is_empty for archive in self.attached)
+
+    def found_in(self) -> int:
+        """How many passages a search goes through."""
+        return self.count() + sum(archive.count() for archive in self.attached)
 
     def count(self) -> int:
+        """The agent's own."""
         return self._database.scalar("SELECT COUNT(*) FROM passage WHERE agent_id = ?", (self._agent_id,))
 
     def stale_count(self) -> int:
@@ -261,7 +297,8 @@ class Archival:
             (json.dumps([passage_id for passage_id, _ in scored]), self._agent_id),
         )
         by_id = {row["id"]: row for row in rows}
-        return [_passage(by_id[passage_id], score=score) for passage_id, score in scored if passage_id in by_id]
+        found = [(by_id[passage_id], score) for passage_id, score in scored if passage_id in by_id]
+        return [_passage(row, score=score, owner=self._owner) for row, score in found]
 
     def _scope(self, source: str | None, tags: tuple[str, ...]) -> Scope:
         terms: builtins.list[str] = ["t.agent_id = ?"]
@@ -381,7 +418,7 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
         yield batch
 
 
-def _passage(row: sqlite3.Row, *, score: float = 0.0) -> Passage:
+def _passage(row: sqlite3.Row, *, score: float = 0.0, owner: str = "") -> Passage:
     return Passage(
         id=row["id"],
         text=row["text"],
@@ -389,4 +426,5 @@ def _passage(row: sqlite3.Row, *, score: float = 0.0) -> Passage:
         tags=tuple(json.loads(row["tags"])),
         created_at=utc_moment(row["created_at"]),
         score=score,
+        owner=owner,
     )

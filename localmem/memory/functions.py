@@ -409,7 +409,7 @@ class MemoryFunctions:
         found = self._archival.search(query, page=max(0, page - 1), page_size=PAGE_SIZE)
         if found.total:
             return self._show(found, [_passage_row(passage) for passage in found.items], query)
-        nothing = f"Nothing found for {query!r} in {self._archival.count()} passages."
+        nothing = f"Nothing found for {query!r} in {self._archival.found_in()} passages."
         if "conversation_search" not in self._open:
             return f"{nothing} {_OTHER_WORDS}."
         # A search is widened here: to look in the other store is more than a small model thinks of.
@@ -532,8 +532,9 @@ def _message_row(message: Message) -> tuple[str, str]:
 
 
 def _passage_row(passage: Passage) -> tuple[str, str]:
+    owner = f" of {passage.owner}" if passage.owner else ""
     source = f" {passage.source}" if passage.source else ""
-    return f"[{passage.created_at.astimezone():%Y-%m-%d}{source}] ", passage.text
+    return f"[{passage.created_at.astimezone():%Y-%m-%d}{owner}{source}] ", passage.text
 
 
 def _row(tokenizer: Tokenizer, head: str, text: str, query: str, limit: int) -> str:

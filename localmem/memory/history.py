@@ -13,7 +13,8 @@ from itertools import takewhile
 
 from localmem.errors import LocalmemError
 from localmem.memory.archival import Archival, ids_of
-from localmem.storage.agent_store import MODEL, PAUSE, TIMER, AgentStore, TimerRow, block_of, state_of
+from localmem.storage.agent_store import ATTACHED, MODEL, PAUSE, TIMER, AgentStore, TimerRow, block_of, state_of
+from localmem.storage.attachments import Attachments
 from localmem.storage.database import Database, utc_moment
 from localmem.storage.edit_log import Attribution, Edit, EditKind, EditLog, State
 
@@ -28,6 +29,7 @@ class History:
         self._agent_id = agent_id
         self._archival = archival
         self._store = AgentStore(database)
+        self._attachments = Attachments(database)
         self._log = EditLog(database)
 
     def edits(self, kind: EditKind | None = None, item: str | None = None, limit: int | None = None) -> list[Edit]:
@@ -149,12 +151,20 @@ class History:
         elif edit.item == PAUSE:
             until = None if before is None else utc_moment(before["until"])
             self._store.pause_timers(self._agent_id, until, by, reverts=edit.number)
+        elif edit.item.startswith(ATTACHED):
+            self._put_attachment(edit, by)
         elif before is None:
             self._store.delete_timer(self._agent_id, edit.item.removeprefix(TIMER), by, reverts=edit.number)
         else:
             due = utc_moment(before["next_due_at"])
             timer = TimerRow(edit.item.removeprefix(TIMER), before["schedule"], before["note"], due, by.moment)
             self._store.put_timer(self._agent_id, timer, by, reverts=edit.number)
+
+    def _put_attachment(self, edit: Edit, by: Attribution) -> None:
+        if edit.before is not None:
+            self._attachments.add(self._agent_id, edit.before["owner"], edit.before["label"], by, reverts=edit.number)
+        elif edit.after is not None:
+            self._attachments.remove(self._agent_id, edit.after["owner"], edit.after["label"], by, reverts=edit.number)
 
 
 def _undone(edits: Iterable[Edit]) -> set[int]:

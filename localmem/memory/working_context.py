@@ -22,13 +22,14 @@ LARGEST_DROP = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One block; `limit` is in tokens."""
+    """One block; `limit` is in tokens. `owner` is the agent it is another's of, whose label stands behind its name."""
 
     label: str
     description: str
     value: str = ""
     limit: int = 300
     read_only: bool = False
+    owner: str = ""
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -156,6 +157,8 @@ class WorkingContext(Mapping[str, str]):
         return block
 
     def _put(self, block: Block, value: str) -> None:
+        if block.owner:
+            raise InvalidArguments(f"block {block.label!r} is {block.owner}'s, and is changed there")
         if not fits(self._tokenizer, value, block.limit):
             size = count(self._tokenizer, value[: block.limit * 64])
             raise WorkingContextFull(

@@ -24,8 +24,8 @@ from localmem.storage.edit_log import Attribution, EditLog, State
 KEPT_PROMPTS = 200
 """Prompts are some 10 kB each, and only the latest are looked at: older inferences keep their figures."""
 
-MODEL, PAUSE, TIMER = "model", "pause of timers", "timer "
-"""The settings of an agent, as the edit log names them; a timer's name stands behind TIMER."""
+MODEL, PAUSE, TIMER, ATTACHED = "model", "pause of timers", "timer ", "attached "
+"""The settings of an agent, as the edit log names them; a timer's name stands behind TIMER, behind ATTACHED what is."""
 
 _NAME = re.compile(r"(?!\.+$)[A-Za-z0-9._-]{1,64}")  # names are file names too; "." and ".." are none
 
@@ -454,8 +454,11 @@ def is_block_state(state: State) -> bool:
 
 def is_setting_state(item: str, state: State) -> bool:
     """Whether a setting of that name can be put back to it."""
-    moment = {MODEL: None, PAUSE: "until"}.get(item, "next_due_at")
-    names = {MODEL: {"name"}, PAUSE: {"until"}}.get(item, {"schedule", "note", "next_due_at"})
+    if item.startswith(ATTACHED):
+        moment, names = None, {"owner", "label"}
+    else:
+        moment = {MODEL: None, PAUSE: "until"}.get(item, "next_due_at")
+        names = {MODEL: {"name"}, PAUSE: {"until"}}.get(item, {"schedule", "note", "next_due_at"})
     if set(state) != names or not all(isinstance(value, str) for value in state.values()):
         return False
     return moment is None or is_moment(state[moment])

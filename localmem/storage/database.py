@@ -10,7 +10,6 @@ Every moment is stored as UTC ISO-8601 text with microseconds and `+00:00`, so t
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import sqlite3
 import threading
@@ -23,6 +22,7 @@ from typing import Any
 from localmem.errors import DatabaseBusy, SchemaTooNew, StorageError
 from localmem.memory.search import indexed_parts
 from localmem.storage.in_place import put_in_place
+from localmem.storage.private import make_private_folder, open_private
 from localmem.storage.schema import APPLICATION_ID, SCHEMA_VERSION, migrate, unknown_migrations
 
 logger = logging.getLogger(__name__)
@@ -188,6 +188,7 @@ class Database:
         self._connection.execute("PRAGMA recursive_triggers = ON")  # or REPLACE deletes past a trigger
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
+        self._connection.execute("PRAGMA fullfsync = ON")  # or macOS leaves it in the disk's own cache
         self._connection.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
         self._connection.create_function("indexed_parts", 1, indexed_parts, deterministic=True)
         if is_new or self.scalar("PRAGMA user_version") < SCHEMA_VERSION:
@@ -281,8 +282,8 @@ def _create_private(path: Path) -> None:
     mode.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        make_private_folder(path.parent)
+        open_private(path, "xb").close()
     except FileExistsError:
         if not path.parent.is_dir():
             raise StorageError(f"{path.parent} is not a folder", "Choose another path for the database.") from None

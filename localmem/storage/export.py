@@ -13,7 +13,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import zipfile
 import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -26,6 +25,7 @@ from typing import IO, Any, Literal
 from localmem.errors import LocalmemError
 from localmem.storage.database import Database, Query
 from localmem.storage.in_place import put_in_place
+from localmem.storage.private import make_private_folder, open_private
 
 FORMAT = 1
 SUFFIX = ".localmem"
@@ -140,9 +140,9 @@ def write_export(database: Database, agent_id: int, path: Path, *, progress: Pro
     """Write the agent to `path`, which is there whole or not at all. Raises LocalmemError when it cannot be written."""
     part = path.with_name(f"{path.name}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(path.parent)
         part.unlink(missing_ok=True)
-        with open(part, "xb", opener=_private) as file:  # Path.open takes no opener
+        with open_private(part, "xb") as file:
             manifest = _write(database, agent_id, file, progress)
         put_in_place(part, path)
     except OSError as error:
@@ -153,10 +153,6 @@ def write_export(database: Database, agent_id: int, path: Path, *, progress: Pro
         with suppress(OSError):
             part.unlink(missing_ok=True)
     return manifest
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _write(database: Database, agent_id: int, file: IO[bytes], progress: Progress | None) -> Manifest:

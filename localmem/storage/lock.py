@@ -17,6 +17,7 @@ from types import TracebackType
 from filelock import FileLock, Timeout
 
 from localmem.errors import DatabaseBusy, StorageError
+from localmem.storage.private import make_private_folder, write_private
 
 
 class AgentLock:
@@ -48,12 +49,12 @@ def agent_lock(directory: Path, agent: str) -> AgentLock:
     file cannot be written.
     """
     # is_singleton=False: a second request in this process must be refused too, not handed the same lock.
-    lock = FileLock(directory / f"{agent}.lock", timeout=0, is_singleton=False)
+    lock = FileLock(directory / f"{agent}.lock", timeout=0, mode=0o600, is_singleton=False)
     owner_path = directory / f"{agent}.owner.json"
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_private_folder(directory)
         lock.acquire()
-        owner_path.write_text(json.dumps({"pid": os.getpid(), "command": _command()}), encoding="utf-8")
+        write_private(owner_path, json.dumps({"pid": os.getpid(), "command": _command()}))
     except Timeout as error:
         raise DatabaseBusy(
             f"agent {agent!r} is in use by {_owner(owner_path)}",

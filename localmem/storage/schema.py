@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sqlite_utils import Database as UtilsDatabase
     from sqlite_utils import Migrations
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 APPLICATION_ID = 0x6C6D656D  # "lmem": tells our file from any other SQLite file
 MIGRATION_SET = "localmem"
 _TOKENIZER = "porter unicode61 remove_diacritics 2"  # 2: also strips marks that 1 leaves on, as in "ặ"
@@ -258,6 +258,17 @@ _EDIT_HISTORY: tuple[str, ...] = (
     "CREATE INDEX deleted_passage_by_agent ON deleted_passage(agent_id, id)",
 )
 
+_ATTACHMENTS: tuple[str, ...] = (
+    # What an agent may read of another's: a block by its label, or the archive for an empty one.
+    f"""CREATE TABLE attachment (
+        {_OWNER},
+        owner_id INTEGER NOT NULL REFERENCES agent(id) ON DELETE CASCADE,
+        label TEXT NOT NULL,
+        PRIMARY KEY (agent_id, owner_id, label)
+    ) WITHOUT ROWID""",
+    "CREATE INDEX attachment_by_owner ON attachment(owner_id)",
+)
+
 _OLD_LIMIT_TOKENS = 300  # of a block that is gone: schema 1 kept no more of it than its text
 
 
@@ -301,7 +312,7 @@ def _move_block_history(database: UtilsDatabase) -> None:
     database.execute("DROP TABLE block_history")
 
 
-_MIGRATION_NAMES = ("initial_schema", "edit_history")
+_MIGRATION_NAMES = ("initial_schema", "edit_history", "attachments")
 
 
 def unknown_migrations(connection: sqlite3.Connection) -> list[str]:
@@ -338,5 +349,10 @@ def _migrations() -> Migrations:
         for statement in _EDIT_HISTORY:
             database.execute(statement)
         _move_block_history(database)
+
+    @migrations()
+    def attachments(database: UtilsDatabase) -> None:  # pyright: ignore[reportUnusedFunction]  # registers itself
+        for statement in _ATTACHMENTS:
+            database.execute(statement)
 
     return migrations

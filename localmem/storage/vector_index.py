@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from localmem.memory.search import FEW, MEANING_FLOOR, MEANING_LIMIT, Store, Within
 from localmem.storage.database import Database
 from localmem.storage.embedder import Embedder
+from localmem.storage.private import make_private_folder, open_private, write_private
 
 if TYPE_CHECKING:
     import hnswlib
@@ -161,11 +162,13 @@ class VectorIndex:
             return
         part = self._path.with_name(self._path.name + ".part")
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(self._path.parent)
+            part.unlink(missing_ok=True)
+            open_private(part, "xb").close()  # hnswlib writes into a file that is there
             self._graph.save_index(str(part))
             note = self._note(len(self._ids), *self._newest, file_sha256=_file_sha256(part))
             part.replace(self._path)
-            part.write_text(json.dumps(note), encoding="utf-8")
+            write_private(part, json.dumps(note))
             part.replace(_note_path(self._path))
             self._unsaved = 0
         except (OSError, RuntimeError) as error:  # RuntimeError: hnswlib cannot open or write the file

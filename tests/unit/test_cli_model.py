@@ -70,6 +70,41 @@ def test_an_agent_of_lettas_is_imported_as_far_as_it_goes(home: Path, weights: P
     assert json.loads(localmem(["agents", "list", "--json"], **where).stdout)[0]["name"] == "Sam-Sailor"
 
 
+def test_what_is_another_agents_is_attached_shown_and_detached(home: Path, weights: Path):
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return localmem([*words], home=home, models=weights)
+
+    def reads() -> list[str]:
+        return json.loads(run("agents", "show", "bea", "--json").stdout)["reads"]
+
+    for name in ("ana", "bea"):
+        run("agents", "create", name)
+    run("memory", "set", "human", "Sails a boat.", "-a", "ana")
+    assert "bea reads ana/human." in run("agents", "attach", "bea", "ana", "--block", "human").stderr
+    assert "bea reads ana." in run("agents", "attach", "bea", "ana", "--archive").stderr
+    shown = run("memory", "show", "-a", "bea").stdout
+    assert "[ana/human] What you know about the user. (read-only)\n  Sails a boat." in shown
+    blocks = json.loads(run("memory", "show", "-a", "bea", "--json").stdout)
+    assert [block["owner"] for block in blocks] == [None, None, "ana"]
+    assert "ana, ana/human" in run("agents", "show", "bea").stdout
+    assert "nothing of others" in run("agents", "show", "ana").stdout
+
+    assert "bea no longer reads ana/human." in run("agents", "detach", "bea", "ana", "--block", "human").stderr
+    assert reads() == ["ana"]
+    run("agents", "undo", "bea")
+    assert reads() == ["ana", "ana/human"]
+    assert "is ana's, and is changed there" in run("memory", "set", "ana/human", "x", "-a", "bea").stderr
+    for words, said in (
+        (("bea", "ana"), "Say what of OWNER's"),
+        (("bea", "ana", "--block", "human", "--archive"), "Say what of OWNER's"),
+        (("bea", "nobody", "--archive"), "no agent is named 'nobody'"),
+        (("bea", "ana", "--block", "cats"), "ana has no block 'cats'"),
+        (("nobody", "ana", "--archive"), "no agent is named 'nobody'"),
+    ):
+        done = run("agents", "attach", *words)
+        assert (done.returncode != 0, said in done.stderr) == (True, True), done.stderr
+
+
 def test_context_adds_up(home: Path, weights: Path):
     shown = localmem(["context", "--json"], home=home, models=weights)
     use = json.loads(shown.stdout)

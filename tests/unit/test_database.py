@@ -116,7 +116,7 @@ def test_reopening_changes_nothing(path):
         database.execute(INSERT_AGENT, ("ana",))
     with Database(path) as database:
         assert names(database) == ["ana"]
-        assert database.scalar("SELECT COUNT(*) FROM _sqlite_migrations") == 2
+        assert database.scalar("SELECT COUNT(*) FROM _sqlite_migrations") == SCHEMA_VERSION
 
 
 COMMIT_AND_DIE = """

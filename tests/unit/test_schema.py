@@ -15,8 +15,9 @@ from localmem.memory.recall import Recall
 from localmem.memory.search import indexed_parts
 from localmem.storage import schema
 from localmem.storage.agent_store import AgentStore, state_of
+from localmem.storage.attachments import Attachments
 from localmem.storage.database import Database
-from localmem.storage.edit_log import EditLog
+from localmem.storage.edit_log import Attribution, EditLog
 
 NOW = datetime(2024, 1, 20, 12, tzinfo=UTC)
 SCHEMA_1 = """
@@ -73,6 +74,22 @@ def test_an_older_file_keeps_everything(path):
             "position": 1,
         }
         assert log.first_broken(1) is None
+
+
+def test_a_file_of_schema_2_keeps_everything_and_can_be_attached_to(path):
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.create_function("indexed_parts", 1, indexed_parts, deterministic=True)
+        schema._migrations().apply(UtilsDatabase(connection, execute_plugins=False), stop_before="attachments")
+        connection.execute("PRAGMA user_version = 2")
+        before = connection.execute("SELECT * FROM edit").fetchall()
+    with Database(path) as database:
+        assert database.scalar("PRAGMA user_version") == schema.SCHEMA_VERSION
+        assert [tuple(row) for row in database.rows("SELECT * FROM edit")] == before
+        bea = AgentStore(database).create("bea", model="qwen", now=NOW)
+        Attachments(database).add(bea.id, "ana", "human", Attribution("user", NOW))
+        [(owner, block)] = Attachments(database).blocks(bea.id)
+        assert (owner, block.label, block.value) == ("ana", "ana/human", "Ana. é 🎉")
+    assert path.with_name("localmem.db.schema-2").exists()
 
 
 def test_what_is_moved_can_be_gone_on_from(path):

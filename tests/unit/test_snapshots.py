@@ -218,7 +218,7 @@ def test_looking_does_not_hash_the_model_and_saving_remembers_it(store: Snapshot
     assert not folder.exists()
     save(store)
     (remembered,) = json.loads((folder / "models.json").read_bytes()).values()
-    assert remembered["sha256"] == hashlib.sha256(model.read_bytes()).hexdigest()
+    assert remembered["known"] == hashlib.sha256(model.read_bytes()).hexdigest()
 
 
 def test_limit_zero_saves_and_finds_nothing(folder: Path, model: Path):

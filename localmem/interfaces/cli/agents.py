@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from localmem.interfaces.cli.common import (
     confirm,
     find_agent,
     open_database,
+    open_to_edit,
     print_json,
     print_table,
     shared,
@@ -80,14 +82,18 @@ def create(shared: Shared, name: str) -> None:
 @shared(JSON)
 def show(shared: Shared, name: str) -> None:
     """What there is of agent NAME."""
+    from localmem.storage.attachments import Attachments
+
     settings = shared.settings()
     with open_database(settings) as (database, store):
         row = find_agent(store, name, settings)
-        facts = {**_summary(row), **_amounts(database, row, settings)}
+        attached = [one.name for one in Attachments(database).of(row.id)]
+        facts = {**_summary(row), **_amounts(database, row, settings), "reads": attached}
     if shared.as_json:
         print_json(facts)
         return
     shown = {**facts, "created_at": when(row.created_at), "last_seen_at": when(row.last_seen_at)}
+    shown["reads"] = ", ".join(attached) or "nothing of others"
     width = max(map(len, shown))
     for key, value in shown.items():
         click.echo(f"{key.replace('_', ' '):{width}}  {value}")
@@ -141,6 +147,48 @@ def undo(shared: Shared, name: str, number: int | None) -> None:
 def redo(shared: Shared, name: str) -> None:
     """Take back the newest undo, unless something was done after it."""
     edits.redo(replace(shared, agent=name))
+
+
+_WHAT = (
+    click.option("--block", "label", metavar="BLOCK", help="A block of OWNER's, always before NAME."),
+    click.option("--archive", is_flag=True, help="OWNER's archival memory, searched with NAME's own."),
+)
+
+
+def _attachable(command: Callable[..., None]) -> Callable[..., None]:
+    """NAME, OWNER, and which of the owner's memory."""
+    for option in reversed(_WHAT):
+        command = option(command)
+    return click.argument("name")(click.argument("owner")(command))
+
+
+@agents.command()
+@_attachable
+@shared(MODEL_NAME)
+def attach(shared: Shared, name: str, owner: str, label: str | None, archive: bool) -> None:
+    """Let agent NAME read a block of OWNER's, or its archive. It stays OWNER's, and NAME cannot change it."""
+    wanted = _label(label, archive=archive)
+    with open_to_edit(replace(shared, agent=name)) as agent:
+        attached = agent.attach(owner, wanted)
+    shared.say(f"{name} reads {attached.name}.")
+
+
+@agents.command()
+@_attachable
+@shared(MODEL_NAME)
+def detach(shared: Shared, name: str, owner: str, label: str | None, archive: bool) -> None:
+    """Take away from agent NAME what it could read of OWNER's."""
+    wanted = _label(label, archive=archive)
+    with open_to_edit(replace(shared, agent=name)) as agent:
+        agent.detach(owner, wanted)
+    shared.say(f"{name} no longer reads {f'{owner}/{wanted}' if wanted else owner}.")
+
+
+def _label(label: str | None, *, archive: bool) -> str:
+    """The block's, or "" for the archive."""
+    if archive == (label is not None) or label == "":
+        raise click.UsageError("Say what of OWNER's: --block BLOCK or --archive.")
+    return label or ""
 
 
 def kept(settings: Settings, name: str) -> list[Path]:

@@ -35,6 +35,8 @@ _SLOW = ("sentence_transformers", "torch", "outlines")  # only looked for: impor
 _ROOM_BYTES = 200_000_000  # what an index, a snapshot and a log may take
 _NO_ROOM_BYTES = 20_000_000
 _OTHERS = 0o077
+_PRIVATE = ("index", runtime.SNAPSHOTS, KEPT, "locks")  # of the home: what tells something of what is remembered
+_TOLD = 4  # of the files something is said of
 _BEING_WRITTEN_S = 3_600  # a younger one may be another process's that is writing it
 
 
@@ -137,7 +139,9 @@ def _privacy(settings: Settings) -> Finding:
     """Whether others on this machine may read what the agents remember."""
     database = settings.database
     files = [database, *(database.with_name(f"{database.name}-{side}") for side in ("wal", "shm"))]
-    open_to_others = [path for path in (settings.home, *files) if path.exists() and path.stat().st_mode & _OTHERS]
+    kept = [path for folder in _PRIVATE for path in ((settings.home / folder), *(settings.home / folder).rglob("*"))]
+    looked_at = (settings.home, *files, *kept)
+    open_to_others = [path for path in looked_at if path.exists() and path.stat().st_mode & _OTHERS]
     if not open_to_others or os.name == "nt":
         return Finding("privacy", "ok", "only you may read what is remembered")
 
@@ -146,7 +150,7 @@ def _privacy(settings: Settings) -> Finding:
             path.chmod(path.stat().st_mode & ~_OTHERS)
         return f"{len(open_to_others)} are yours alone now"
 
-    names = ", ".join(str(path) for path in open_to_others)
+    names = ", ".join(map(str, open_to_others[:_TOLD])) + (", …" if len(open_to_others) > _TOLD else "")
     return Finding("privacy", "note", f"others may read {names}", "localmem doctor --mend", mend)
 
 

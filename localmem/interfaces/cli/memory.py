@@ -17,8 +17,9 @@ from localmem.interfaces.cli.common import (
     MODEL_NAME,
     NUMBER,
     Shared,
+    find_agent,
     one_line,
-    open_row,
+    open_database,
     open_to_edit,
     plain,
     print_json,
@@ -42,11 +43,17 @@ def memory() -> None:
 @memory.command()
 @shared(AGENT, JSON)
 def show(shared: Shared) -> None:
-    """Every block, as it is stored."""
-    with open_row(shared) as (store, row):
-        blocks = store.blocks(row.id)
+    """Every block, as it is stored; those of others that are attached too."""
+    from localmem.storage.attachments import Attachments
+
+    settings = shared.settings()
+    with open_database(settings) as (database, store):
+        row = find_agent(store, shared.agent, settings)
+        attached = Attachments(database).blocks(row.id)
+        blocks = [*store.blocks(row.id), *(block for _, block in attached)]
+    owners = {block.label: owner for owner, block in attached}
     if shared.as_json:
-        print_json([asdict(block) for block in blocks])
+        print_json([{**asdict(block), "owner": owners.get(block.label)} for block in blocks])
     else:
         click.echo(blocks_text(blocks))
 
