@@ -98,6 +98,23 @@ def open(  # noqa: A001  # localmem.open is the public name
     return agent
 
 
+@contextmanager
+def new_agent(name: str, settings: Settings, backend: Backend, *, now: Clock = utc_now) -> Generator[Agent]:
+    """An agent that is there, with all that was done to it, when the block ends without an error; else it is not.
+
+    Raises LocalmemError when the name is taken, or is none.
+    """
+    check_agent_name(name)
+    ensure_home(settings)
+    with agent_lock(settings.home / "locks", name), Database(settings.database) as database:
+        with database.transaction():
+            row = create_agent(AgentStore(database), name, settings, now)
+            options = _options(settings, backend.window)
+            agent = _assemble(row, settings, database, backend, make_embedder(settings), now, options)
+            yield agent
+        agent.close()
+
+
 def load_backend(settings: Settings, *, counting_only: bool = False) -> LlamaBackend:
     """The model of the settings, loaded. Raises ModelNotFound, ModelCorrupt or BackendError."""
     card, path = find_weights(settings)

@@ -19,6 +19,8 @@ from localmem.config import Settings, load_settings
 from localmem.errors import AgentNotFound, ContextTooSmall, DatabaseBusy, LocalmemError, ModelCorrupt, ModelNotFound
 from localmem.models import SamplingDefaults
 from localmem.runtime import load_backend, make_embedder, open_storages
+from localmem.storage.agent_store import AgentStore
+from localmem.storage.database import Database
 from localmem.storage.embedder import HashEmbedder
 
 
@@ -219,3 +221,30 @@ def test_card_advises_the_sampling_nobody_has_set(flags: dict[str, object], temp
     advised = SamplingDefaults(temperature=0.7, top_p=0.8, min_p=0.1)
     sampling = runtime._sampling(load_settings(flags=flags, environ={}), advised)
     assert (sampling.temperature, sampling.top_p, sampling.min_p) == (temperature, 0.8, 0.1)
+
+
+def test_a_new_agent_is_there_with_all_that_was_done_to_it_or_not_at_all(settings: Settings):
+    def names() -> list[str]:
+        with Database(settings.database) as database:
+            return [row.name for row in AgentStore(database).list()]
+
+    def make(error: type[BaseException] | None = None) -> None:
+        with runtime.new_agent("ana", settings, ScriptedBackend()) as agent:
+            agent.set_block("human", "Sails.")
+            agent.archival.insert("The boat is blue.")
+            assert names() == []  # a kill at this point leaves nothing
+            if error is not None:
+                raise error
+
+    for error in (ValueError, KeyboardInterrupt):
+        with pytest.raises(error):
+            make(error)
+        assert names() == []
+    make()
+    assert names() == ["ana"]
+    with localmem.open("ana", settings=settings, backend=ScriptedBackend(), create=False) as agent:
+        assert agent.working_context["human"] == "Sails."
+        assert agent.archival.count() == 1
+    with pytest.raises(LocalmemError, match="there is an agent named 'ana' already"):
+        make()
+    assert names() == ["ana"]

@@ -91,14 +91,8 @@ def _import_letta(shared: Shared, path: Path, name: str | None, wanted: str | No
     settings = shared.settings()
     backend = runtime.load_backend(settings, counting_only=True)
     try:
-        with open_database(settings) as (database, store):
-            runtime.create_agent(store, ours, settings)
-            try:
-                with runtime.open(ours, settings=settings, backend=backend, create=False) as agent:
-                    taken = take_in(agent, told)
-            except BaseException:
-                runtime.delete_agent(database, ours, settings)
-                raise
+        with runtime.new_agent(ours, settings, backend) as agent:
+            taken = take_in(agent, told)
     finally:
         backend.close()
     if shared.as_json:
