@@ -4,7 +4,7 @@ python -m benchmarks.faults.fuzz [--inputs N] [--target NAME ...] [--json]
 
 An input is a sound one that was changed: bits, bytes, spans, numbers, words of the format, pieces of another. Where
 the input is a structure, hypothesis makes it. Read or refused is right; a crash is any other exception, the end of the
-process, or ten seconds without an answer. Targets run in processes of their own, two at a time.
+process, or ten seconds without an answer. Chunks of inputs run in processes of their own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from benchmarks.faults.targets import TARGETS, Target
 from localmem.errors import LocalmemError
 
 _CHUNK = 5_000
-_PROCESSES = 2
 _LONGEST_S = 10
 _CHANGES_MADE = (1, 1, 1, 1, 2, 3, 6)  # of an input: the more, the sooner it is refused for the first of them
 _LARGEST_BYTES = 200_000
@@ -78,7 +77,13 @@ class _Hang(BaseException):
 
 
 def fuzz(
-    inputs: int, names: Sequence[str] = (), *, start: int = 0, quiet: bool = True, work: Work | None = None
+    inputs: int,
+    names: Sequence[str] = (),
+    *,
+    start: int = 0,
+    processes: int = 2,
+    quiet: bool = True,
+    work: Work | None = None,
 ) -> list[Fuzzed]:
     """Give that many inputs to the targets, each its share. `start` makes other inputs; `work` does a chunk of them."""
     targets = [target for target in TARGETS if not names or target.name in names]
@@ -103,7 +108,7 @@ def fuzz(
                     bar.update(job[2])
             return left
 
-        for job in do(jobs, _PROCESSES):  # each by itself, to see which it was
+        for job in do(jobs, processes):  # each by itself, to see which it was
             for name, number, count in do([job], 1):
                 _add(found[name], Fuzzed(name, count, crashed=1, crashes=[f"the process ended in chunk {number}"]))
     return list(found.values())
@@ -254,10 +259,17 @@ def main() -> None:
     parser.add_argument("--inputs", type=int, default=1_000_000, metavar="N")
     parser.add_argument("--target", action="append", default=[], choices=[target.name for target in TARGETS])
     parser.add_argument("--start", type=int, default=0, metavar="N", help="other inputs than those of another N")
+    parser.add_argument("--processes", type=int, default=2, metavar="N", help="at a time")
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="FOLDER", help="where the result file goes")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON and nothing else")
     arguments = parser.parse_args()
-    found = fuzz(arguments.inputs, arguments.target, start=arguments.start, quiet=arguments.json)
+    found = fuzz(
+        arguments.inputs,
+        arguments.target,
+        start=arguments.start,
+        processes=arguments.processes,
+        quiet=arguments.json,
+    )
     crashes = {one.target: one.crashes for one in found if one.crashes}
     figures: dict[str, object] = {
         "fuzz_inputs": sum(one.inputs for one in found),

@@ -154,10 +154,13 @@ def main() -> None:
     parser.add_argument("-m", "--model", default=MODEL)
     parser.add_argument("--turns", type=int, default=2_000, metavar="N")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=0, metavar="N", help="0 lets a probe choose")
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="FOLDER", help="where the result file goes")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON and nothing else")
     arguments = parser.parse_args()
-    with temporary_settings(arguments.model, window=_WINDOW, idle=False, **_SHORT) as settings:
+    with temporary_settings(
+        arguments.model, window=_WINDOW, threads=arguments.threads, idle=False, **_SHORT
+    ) as settings:
         backend = load_backend(settings)
         try:
             found = soak(backend, settings, arguments.turns, seed=arguments.seed, quiet=arguments.json)
