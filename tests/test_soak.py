@@ -26,7 +26,7 @@ def test_a_conversation_with_hostile_texts_holds_out(settings: Settings):
 
     assert found.exceptions == []
     assert found.overflows == 0
-    assert (found.turns, found.steps > 260, found.flushes > 3, found.hostile > 30) == (260, True, True, True)
+    assert (found.turns, found.steps > 260, found.flushes > 3, found.hostile > 20) == (260, True, True, True)
     assert 8_000 < found.longest_prompt <= 16_384 - 512
     assert found.growth is not None
 
@@ -42,6 +42,7 @@ def test_what_raises_is_an_exception_and_the_soak_goes_on(settings: Settings, mo
         raise ValueError("broken")
 
     monkeypatch.setattr(Archival, "insert_many", breaks)
+    monkeypatch.setattr("benchmarks.faults.soak._HOSTILE_SHARE", 0.5)
     found = soak(ScriptedBackend(window=16_384), settings, 60, seed=1)
     assert found.turns == 60
     assert found.exceptions

@@ -2,7 +2,7 @@
 
 python -m benchmarks.faults.soak [-m MODEL] [--turns N] [--json]
 
-A fifth of what comes is made to break things: messages, documents, timers. Every so often the agent is closed and
+An eighth of what comes is made to break things: messages, documents, timers. Every so often the agent is closed and
 opened again. Counted are exceptions that reach the caller, prompts over the window's limit, and by how much resident
 memory grows after turn 200.
 """
@@ -36,12 +36,13 @@ from localmem.runtime import load_backend
 
 MODEL = "smollm2-135m-instruct"
 _WINDOW = 4_096
-_HOSTILE_SHARE = 0.2
+_HOSTILE_SHARE = 0.125
+_LONGEST_SAID = 160  # characters: what is long is hostile here
 _SETTLED_TURN = 200  # by then every cache has been used once
 _REOPENED_EVERY = 250
 _LOOKED_AT_EVERY = 10
 # A small model calls and says one thing over and over: thousands of turns are to be had, not of steps.
-_SHORT = {"max_tokens_per_event": 160, "max_steps": 3, "summary_tokens": 64}
+_SHORT = {"max_tokens_per_event": 96, "max_steps": 2, "summary_tokens": 64}
 _START = datetime(2026, 1, 1, 8, tzinfo=UTC)
 
 
@@ -139,7 +140,8 @@ def _turn(agent: Agent, text: str, chance: random.Random | None) -> Iterator[Ste
 def _said() -> list[str]:
     """What people say, in four languages: the messages of the development cases."""
     lines = (HERE / "cases" / "dev.jsonl").read_text(encoding="utf-8").splitlines()
-    return sorted({user for line in lines if (user := json.loads(line).get("user"))})
+    said = {str(json.loads(line).get("user") or "") for line in lines}
+    return sorted(text for text in said if 0 < len(text) <= _LONGEST_SAID)
 
 
 def resident_bytes() -> int:
