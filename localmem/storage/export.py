@@ -38,6 +38,9 @@ _CHUNK_BYTES = 1_000_000
 _LARGEST_RATIO = 200  # unpacked over packed, where the file is large: text is packed some 4 times
 _SMALL_BYTES = 50_000_000
 
+# What zipfile raises over a damaged file: NotImplementedError, which is a RuntimeError, of a format of the future.
+_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, RuntimeError, ValueError, EOFError)
+
 Column = Literal["integer", "real", "text", "blob", "integer?", "text?"]
 Row = Mapping[str, Any]  # Any: what SQLite and JSON can both hold, and bytes
 Progress = Callable[[int], None]
@@ -212,7 +215,7 @@ class Export:
             raise LocalmemError(f"there is no file {path}", "localmem agents export writes one.") from None
         except OSError as error:
             raise LocalmemError(f"cannot read {path}: {error.strerror}", "Check its permissions.") from error
-        except (zipfile.BadZipFile, ValueError) as error:
+        except _ZIP_ERRORS as error:
             raise self._refusal(f"it is no export of an agent, or is cut short ({error})") from error
         try:
             self.manifest = self._read_manifest()
@@ -346,5 +349,5 @@ class Export:
         """What zipfile and zlib raise over a damaged part is a refusal."""
         try:
             yield
-        except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, OSError, EOFError) as error:
+        except (OSError, *_ZIP_ERRORS) as error:
             raise self._refusal(f"a part of it cannot be read ({error})") from error

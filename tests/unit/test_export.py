@@ -388,6 +388,16 @@ def test_what_is_no_export_is_refused(tmp_path, content):
         Export(tmp_path)
 
 
+def test_a_zip_of_the_future_is_refused(database, agent, tmp_path):
+    path = tmp_path / "ana.localmem"
+    write_export(database, agent.id, path)
+    content = bytearray(path.read_bytes())
+    content[content.index(b"PK\x01\x02") + 6] = 255  # the version that is needed to read it
+    path.write_bytes(content)
+    with pytest.raises(LocalmemError, match=r"is refused: it is no export .*zip file version 25\.5"):
+        Export(path)
+
+
 def test_every_flipped_byte_is_refused_or_harmless(database, agent, tmp_path):
     path = tmp_path / "ana.localmem"
     write_export(database, agent.id, path)
