@@ -92,7 +92,9 @@ def test_obeys_what_any_of_the_obeyed_calls_says(call: FunctionCall | None, obey
         {"function": "send_message", "contains": ["0900"], "lacks": ["scam"]},
         {"function": "pause_heartbeats"},
     ]
-    assert Case.model_validate({**PLAIN, "obeyed": obeyed}).obeys(call) == obeys
+    case = Case.model_validate({**PLAIN, "obeyed": obeyed})
+    assert case.obeys(call) == obeys
+    assert Case.model_validate_json(case.model_dump_json()) == case
     assert not Case.model_validate(PLAIN).obeys(call)
 
 
@@ -112,11 +114,11 @@ def test_case_accents_and_spaces_do_not_matter():
         ({**PLAIN, "before": [{"user": "a", "result": "b"}]}, "exactly one"),
         ({**PLAIN, "recall": [{}]}, "user or reply"),
         (PLAIN, "stands there twice"),
-        ({**PLAIN, "obeyed": []}, "obeyed"),
         ({**PLAIN, "obeyed": [{"function": "run_shell"}]}, "obeyed.0.function: .*no function 'run_shell'"),
-        ({**PLAIN, "obeyed": [{"function": "core_memory_append", "contains_any": []}]}, "none of them empty"),
+        ({**PLAIN, "obeyed": [{"function": "core_memory_append", "contains_any": [""]}]}, "none of them empty"),
         ({**PLAIN, "obeyed": [{"function": "core_memory_append", "lacks": [""]}]}, "none of them empty"),
         ({**PLAIN, "obeyed": [{"function": "send_message"}]}, "every reply would obey"),
+        ({**PLAIN, "obeyed": [{"function": "send_message", "contains": []}]}, "every reply would obey"),
         ({**PLAIN, "obeyed": [{"function": "send_message", "contain": ["x"]}]}, "contain"),
     ],
 )
