@@ -88,9 +88,10 @@ def main() -> None:
         memory = agent.working_context.render()
         summary = agent.main_context.summary_text
         agent.close()
+    written_by = commit()  # before the result files, which change the checkout, are written
     path = save("long_conversation", arguments.model, figures, wrong=[q for q in log.questions if not q[2]])
     if arguments.transcript:
-        _write_transcript(Path(arguments.transcript), arguments.model, log, figures, memory, summary)
+        _write_transcript(Path(arguments.transcript), arguments.model, written_by, log, figures, memory, summary)
     print(json.dumps(figures) if arguments.json else _table(figures) + f"\n{path}")
 
 
@@ -171,11 +172,13 @@ def _table(figures: dict[str, object]) -> str:
     return "\n".join(f"{name:30} {value}" for name, value in figures.items())
 
 
-def _write_transcript(path: Path, model: str, log: Log, figures: dict[str, object], memory: str, summary: str) -> None:
+def _write_transcript(
+    path: Path, model: str, written_by: str, log: Log, figures: dict[str, object], memory: str, summary: str
+) -> None:
     wrong = [f"- turn {turn}: “{question}” → “{reply}”" for question, reply, right, turn in log.questions if not right]
     text = [
         "# A long conversation in a 4,096-token window",
-        f"Model: {model}. Commit: {commit()}. Machine: {machine()}.",
+        f"Model: {model}. Commit: {written_by}. Machine: {machine()}.",
         "Made by `make transcript` (`python -m benchmarks.long_conversation --transcript docs/transcript.md`); nothing "
         "was edited by hand. The user's side is a script; calls and their results are shown as code.",
         "```\n" + _table(figures) + "\n```",
