@@ -730,9 +730,12 @@ class Agent:
         ]
         return WorkingContext(blocks, self.backend.tokenizer, self._save_block)
 
+    def _attach_archives(self) -> None:
+        self.archival.attach((one.owner, one.owner_id) for one in self.attached() if one.label == ARCHIVE)
+
     def _look_at_attached(self) -> None:
         """See what others have changed in what is attached, and what is attached by now."""
-        self.archival.attach((one.owner, one.owner_id) for one in self.attached() if one.label == ARCHIVE)
+        self._attach_archives()
         loaded = self._load_working_context()
         if loaded.blocks != self.working_context.blocks:
             self.working_context = loaded
@@ -832,7 +835,7 @@ class Agent:
             raise
 
     def _restore(self, row: AgentRow) -> None:
-        self.archival.attach((one.owner, one.owner_id) for one in self.attached() if one.label == ARCHIVE)
+        self._attach_archives()
         self.working_context = self._load_working_context()
         self.queue_manager.restore(rendered_context=row.rendered_context, warned=row.warned)
 

@@ -82,9 +82,10 @@ class Attachments:
         """Take it away. Raises LocalmemError when it is not attached, unless that takes back an edit: the owner may be
         gone since."""
         wanted = Attachment(owner, 0, label)
-        found = [one for one in self.of(agent_id) if one.name == wanted.name]
+        attached = self.of(agent_id)
+        found = [one for one in attached if one.name == wanted.name]
         if not found and reverts is None:
-            known = ", ".join(one.name for one in self.of(agent_id)) or "nothing"
+            known = ", ".join(one.name for one in attached) or "nothing"
             raise LocalmemError(f"{wanted.name} is not attached", f"Attached is: {known}.")
         with self._database.transaction():
             for one in found:

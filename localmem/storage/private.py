@@ -1,7 +1,7 @@
 """Files and folders that only their owner may read: what agents remember is nobody else's business.
 
-Every file and folder of the home is made here, whatever the umask is. What is there already stays as it is; `localmem
-doctor` says where others may read it, and mends that.
+Folders of the home, and the files in it that tell something of an agent, are made here, whatever the umask is. What is
+there already stays as it is; `localmem doctor` says where others may read it, and mends that.
 """
 
 from __future__ import annotations
